@@ -51,6 +51,21 @@ def _llama(**changes: Any) -> dict[str, Any]:
     return _config("llama", "LlamaForCausalLM", **own | changes)
 
 
+def _mistral(**changes: Any) -> dict[str, Any]:
+    own = {
+        "vocab_size": SENTENCEPIECE,
+        "bos_token_id": 2,
+        "eos_token_id": 1,
+        "head_dim": 32,
+        "hidden_act": "silu",
+        "rope_theta": 10000.0,
+        "sliding_window": 16,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+    }
+    return _config("mistral", "MistralForCausalLM", **own | changes)
+
+
 def _gemma3(**changes: Any) -> dict[str, Any]:
     own = {
         "vocab_size": SENTENCEPIECE,
@@ -62,7 +77,7 @@ def _gemma3(**changes: Any) -> dict[str, Any]:
         "num_key_value_heads": 1,
         "head_dim": 16,
         "hidden_activation": "gelu_pytorch_tanh",
-        "query_pre_attn_scalar": 24,
+        "query_pre_attn_scalar": 16,
         "rms_norm_eps": 1e-06,
         "rope_theta": 1000000.0,
         "rope_local_base_freq": 10000.0,
@@ -81,6 +96,7 @@ def _phi3(**changes: Any) -> dict[str, Any]:
         "vocab_size": SENTENCEPIECE,
         "bos_token_id": 2,
         "eos_token_id": 1,
+        "pad_token_id": 0,
         "hidden_act": "silu",
         "rope_theta": 10000.0,
         "tie_word_embeddings": False,
@@ -106,7 +122,12 @@ def _vision() -> dict[str, Any]:
 
 def _gemma3_multimodal(text: dict[str, Any]) -> dict[str, Any]:
     """As google/gemma-3-4b-it has it: the text model is nested and leaves defaults out."""
-    drop = ("architectures", "bos_token_id", "eos_token_id", "torch_dtype", "transformers_version")
+    drop = {
+        *("architectures", "bos_token_id", "eos_token_id", "torch_dtype", "transformers_version"),
+        *("hidden_activation", "query_pre_attn_scalar", "rms_norm_eps", "rope_theta"),
+        *("rope_local_base_freq", "sliding_window_pattern", "max_position_embeddings"),
+        *("attn_logit_softcapping", "final_logit_softcapping"),
+    }
     return {
         "architectures": ["Gemma3ForConditionalGeneration"],
         "model_type": "gemma3",
@@ -166,22 +187,8 @@ CASES: dict[str, Case] = {
         },
         dtype="bfloat16",
     ),
-    "mistral": Case(
-        _config(
-            "mistral",
-            "MistralForCausalLM",
-            vocab_size=SENTENCEPIECE,
-            bos_token_id=2,
-            eos_token_id=1,
-            head_dim=32,
-            hidden_act="silu",
-            rope_theta=10000.0,
-            sliding_window=16,
-            tie_word_embeddings=False,
-            torch_dtype="bfloat16",
-        ),
-        dtype="bfloat16",
-    ),
+    "mistral": Case(_mistral(), dtype="bfloat16", gguf=False),
+    "mistral-full": Case(_mistral(sliding_window=None, num_key_value_heads=1), dtype="bfloat16"),
     "qwen2": Case(
         _config("qwen2", "Qwen2ForCausalLM", tie_word_embeddings=True, **_QWEN2),
         generation=_SAMPLED,
@@ -214,12 +221,12 @@ CASES: dict[str, Case] = {
         generation=_SAMPLED,
     ),
     "gemma3": Case(_gemma3(), dtype="bfloat16"),
-    "gemma3-multimodal": Case(_gemma3_multimodal(_gemma3()), dtype="bfloat16"),
+    "gemma3-multimodal": Case(_gemma3_multimodal(_gemma3()), dtype="bfloat16", gguf=False),
     "gemma3-v5": Case(
         {
             key: value
             for key, value in _gemma3(
-                num_hidden_layers=4, attn_logit_softcapping=None, final_logit_softcapping=5.0
+                num_hidden_layers=4, query_pre_attn_scalar=24, final_logit_softcapping=5.0
             ).items()
             if key
             not in (
@@ -264,6 +271,7 @@ CASES: dict[str, Case] = {
         _config(
             "smollm3",
             "SmolLM3ForCausalLM",
+            pad_token_id=2,
             num_hidden_layers=4,
             intermediate_size=64,
             num_attention_heads=4,

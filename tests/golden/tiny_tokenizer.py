@@ -19,7 +19,11 @@ from tokenizers import (
     trainers,
 )
 
-TEXT = ["the cat sat on the hat and then the other cat sat there too", "in the end it is that"]
+TEXT = [
+    "the cat sat on the hat and then the other cat sat there too",
+    "in the end it is that",
+    "a man ran and ran again in the rain on one more morning",
+]
 QWEN2_CUTS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
