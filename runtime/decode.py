@@ -1,0 +1,162 @@
+"""The loop: draft, score, accept, commit. Plain decoding is the same loop with empty proposals.
+
+The loop owns the text; caches only count what they have read. Between steps, whatever happens,
+
+    target.length == len(tokens) - 1
+
+and the target's cache holds exactly the first tokens of the text, in order.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+
+from specrt.runtime.controller import Controller
+from specrt.runtime.detail import detail, logprobs
+from specrt.runtime.errors import RequestError
+from specrt.runtime.interfaces import Context, Drafter, Session
+from specrt.runtime.proposal import Proposal
+from specrt.runtime.sampling import GREEDY, Sampling
+from specrt.runtime.trace import Finish, Step
+from specrt.runtime.verify import verify
+
+PREFILL_CHUNK = 512  # prompt tokens read at once; bounds the memory of a long prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One text to write. prompt: token ids. stop: ids that end the text. logprobs: None, or how
+    many of the best tokens to report beside each emitted one. traced: fill Step.detail."""
+
+    prompt: tuple[int, ...]
+    max_tokens: int = 256
+    sampling: Sampling = GREEDY
+    seed: int = 0
+    stop: frozenset[int] = frozenset()
+    logprobs: int | None = None
+    traced: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise RequestError("the prompt is empty: give at least one token")
+        if self.max_tokens < 0:
+            raise RequestError(f"max_tokens must be 0 or more, not {self.max_tokens}")
+        if self.seed < 0:
+            raise RequestError(f"seed must be 0 or more, not {self.seed}")
+        if self.logprobs is not None and self.logprobs < 0:
+            raise RequestError(f"logprobs must be 0 or more, not {self.logprobs}")
+
+
+def decode(
+    target: Session,
+    drafter: Drafter,
+    controller: Controller,
+    request: Request,
+    *,
+    limit: int | None = None,
+    cached: int = 0,
+) -> Iterator[Step]:
+    """Write the text, a Step at a time; the last Step says why it ended.
+
+    limit: the number of real token ids, where the target's vocabulary is padded beyond them; no
+    other is emitted. cached: how many of the prompt's first tokens the target's cache holds
+    already; everything after them is forgotten. Closing the iterator at any point, or an
+    exception, leaves the cache holding a prefix of the text.
+    """
+    prompt, vocab = request.prompt, limit or target.vocab
+    if len(prompt) >= target.capacity:
+        raise RequestError(
+            f"the prompt has {len(prompt)} tokens and the context {target.capacity}: shorten the "
+            "prompt or export with a longer --context"
+        )
+    if not 0 <= min(prompt) <= max(prompt) < vocab:
+        wrong = max(prompt) if max(prompt) >= vocab else min(prompt)
+        raise RequestError(f"the prompt holds token {wrong}; the model has tokens 0 to {vocab - 1}")
+    return _steps(target, drafter, controller, request, limit=vocab, cached=cached)
+
+
+def _steps(
+    target: Session,
+    drafter: Drafter,
+    controller: Controller,
+    request: Request,
+    *,
+    limit: int,
+    cached: int,
+) -> Iterator[Step]:
+    tokens, sampling = list(request.prompt), request.sampling
+    end = min(len(tokens) + request.max_tokens, target.capacity)
+    rng = np.random.default_rng(request.seed)
+    hidden: np.ndarray | None = None
+    committed = min(cached, target.length, len(tokens) - 1)  # cache entries known to be right
+    finish: Finish | None = None
+    try:
+        began = perf_counter()
+        target.keep(committed)
+        for start in range(committed, len(tokens) - 1, PREFILL_CHUNK):
+            target.forward(tokens[start : min(start + PREFILL_CHUNK, len(tokens) - 1)])
+            committed = target.length
+        prefill_s = perf_counter() - began
+        while len(tokens) < end and finish is None:
+            began = perf_counter()
+            budget = min(controller.budget(), end - len(tokens) - 1)
+            proposal = drafter.propose(Context(tokens, hidden, sampling), budget, rng)
+            n = proposal.size
+            assert n <= budget, f"{proposal.source} proposed {n} tokens on a budget of {budget}"
+            drafted = perf_counter()
+            output = target.forward(*_block(tokens[-1], proposal), last=n + 1)
+            logits = output.logits[:, :limit]  # (n + 1, V)
+            scored = perf_counter()
+            verdict = verify(proposal, logits, sampling, rng)
+            block = (*proposal.tokens[list(verdict.path)].tolist(), verdict.bonus)
+            emitted, finish = cut(block, end - len(tokens), request.stop)
+            rows = [0, *(node + 1 for node in verdict.path)][: len(emitted)]
+            hidden = None if output.hidden is None else output.hidden[rows]
+            tokens += emitted
+            target.keep(committed + 1, verdict.path[: len(emitted) - 1])  # all but the last token
+            committed = target.length
+            chances = (
+                ()
+                if request.logprobs is None
+                else logprobs(logits[rows], emitted, request.logprobs)
+            )
+            step = Step(
+                emitted=emitted,
+                drafted=n,
+                accepted=min(len(verdict.path), len(emitted)),
+                depth=proposal.depth,
+                seconds=(drafted - began, scored - drafted, perf_counter() - scored),
+                source=proposal.source,
+                reason=controller.reason,
+                finish=finish,
+                prefill_s=prefill_s,
+                logprobs=chances,
+                detail=detail(proposal, logits, sampling, verdict) if request.traced else None,
+            )
+            prefill_s = 0.0
+            controller.observe(step)
+            yield step
+    finally:
+        if target.length > committed:
+            target.keep(committed)
+
+
+def _block(root: int, proposal: Proposal) -> tuple[np.ndarray, np.ndarray | None]:
+    """What the target reads: the root, then the draft, and their parents (None for a chain)."""
+    ids = np.concatenate([[root], proposal.tokens])
+    if proposal.is_chain:
+        return ids, None
+    return ids, np.concatenate([[-1], proposal.parents + 1])
+
+
+def cut(
+    block: Sequence[int], room: int, stop: frozenset[int]
+) -> tuple[tuple[int, ...], Finish | None]:
+    """What of a block becomes text, its stop token included, and whether the text ends with it. A
+    stop comes before a length cap later in the block."""
+    for index, token in enumerate(block[:room]):
+        if token in stop:
+            return tuple(block[: index + 1]), "stop"
+    return tuple(block[:room]), "length" if len(block) >= room else None

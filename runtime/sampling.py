@@ -1,0 +1,116 @@
+"""Logits to a distribution. Greedy decoding is the point mass of temperature 0.
+
+The order is the one transformers uses: temperature, top-k, top-p, min-p. Each sees what the one
+before left, scaled to sum 1. Where logits tie at a cut, the lower token id stays, so exactly
+top_k tokens remain and the nucleus is the smallest one.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specrt.runtime.distribution import Distribution, point
+from specrt.runtime.errors import BundleError, RequestError
+
+COLUMNS = 2048  # groups whose maxima bound the k-th largest of a long row from below
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is chosen. temperature 0: the most likely. top_k 0, top_p 1, min_p 0: off.
+    min_p: drop tokens less likely than min_p times the most likely one."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < math.inf:
+            raise RequestError(f"temperature must be 0 or more, not {self.temperature}")
+        if self.top_k < 0:
+            raise RequestError(f"top_k must be 0 (off) or more, not {self.top_k}")
+        if not 0 < self.top_p <= 1:
+            raise RequestError(f"top_p must be above 0 and at most 1 (off), not {self.top_p}")
+        if not 0 <= self.min_p <= 1:
+            raise RequestError(f"min_p must be between 0 (off) and 1, not {self.min_p}")
+
+    def distribution(self, logits: np.ndarray) -> Distribution:
+        """The law of the next token after one row of logits (V,). BundleError on rows that give
+        none: NaN or nothing finite."""
+        best = int(logits.argmax())  # the first NaN, if there is one
+        top = logits[best]
+        if not np.isfinite(top):
+            raise BundleError(
+                f"the model's logits have no finite maximum but {top} at token {best} of "
+                f"{logits.size}; its weights or its export are broken: export it again"
+            )
+        if self.temperature == 0:
+            return point(best)
+        ids = top_k(logits, self.top_k) if 0 < self.top_k < logits.size else None
+        weights = (logits if ids is None else logits[ids]) - top
+        with np.errstate(over="ignore"):  # far below the top at a tiny temperature: exp(-inf) = 0
+            weights /= weights.dtype.type(self.temperature)
+        np.exp(weights, out=weights)  # the most likely token has weight 1
+        if self.top_p < 1:
+            ids, weights = _subset(ids, weights, _top_p(weights, self.top_p))
+        if self.min_p > 0:
+            ids, weights = _subset(ids, weights, np.flatnonzero(weights >= self.min_p))
+        return Distribution(weights / weights.sum(), ids)
+
+    def probs(self, logits: np.ndarray) -> np.ndarray:
+        """(V,) -> (V,): the same law, one probability a token."""
+        return self.distribution(logits).dense(logits.size)
+
+
+GREEDY = Sampling()
+
+
+def top_k(logits: np.ndarray, k: int) -> NDArray[np.intp]:
+    """The ids (k,), ascending, of the k largest logits."""
+    candidates = _at_least(logits, _floor(logits, k))
+    values = logits[candidates]
+    cut = np.partition(values, values.size - k)[values.size - k]
+    return candidates[_largest(values, cut, k)]
+
+
+def _top_p(weights: np.ndarray, top_p: float) -> NDArray[np.intp]:
+    """The indices, ascending, of the fewest largest weights that make up top_p of their sum."""
+    wanted = top_p * weights.sum(dtype=np.float64)
+    # All weights below this floor together are too few to matter: at most 1 - top_p of the sum.
+    floor = (1 - top_p) * wanted / weights.size
+    candidates = _at_least(weights, weights.dtype.type(floor))
+    values = weights[candidates]
+    falling = np.sort(values)[::-1]
+    totals = np.cumsum(falling, dtype=np.float64)
+    count = min(int(np.searchsorted(totals, wanted)) + 1, values.size)
+    return candidates[_largest(values, falling[count - 1], count)]
+
+
+def _floor(logits: np.ndarray, k: int) -> np.floating:
+    """A value that at least k logits reach: the k-th largest of the maxima of disjoint groups."""
+    columns = COLUMNS if 2 * k <= COLUMNS <= logits.size // 4 else logits.size
+    grouped = logits[: logits.size // columns * columns].reshape(-1, columns)
+    maxima = grouped.max(axis=0)
+    bound: np.floating = np.partition(maxima, columns - k)[columns - k]
+    return bound
+
+
+def _at_least(values: np.ndarray, floor: np.floating) -> NDArray[np.intp]:
+    return np.flatnonzero(values >= floor)
+
+
+def _largest(values: np.ndarray, cut: np.floating, count: int) -> NDArray[np.intp]:
+    """The indices, ascending, of the `count` largest values, of which `cut` is the smallest."""
+    above = values > cut
+    tied = np.flatnonzero(values == cut)
+    above[tied[: count - int(above.sum())]] = True
+    return np.flatnonzero(above)
+
+
+def _subset(
+    ids: np.ndarray | None, weights: np.ndarray, kept: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    return (kept if ids is None else ids[kept]), weights[kept]

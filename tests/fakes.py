@@ -1,0 +1,124 @@
+"""Models and drafters for tests, small enough to enumerate and honest enough to expose mistakes.
+
+FakeSession's cache is a plain list of tokens, and its logits are a fixed random function of the
+whole text a row can see. So an entry kept too long, dropped too early or moved to the wrong place
+is a wrong answer, not a slightly different one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from specrt.runtime.distribution import draw
+from specrt.runtime.errors import CapacityError
+from specrt.runtime.interfaces import Context
+from specrt.runtime.proposal import NOTHING, ROOT, Proposal
+
+
+@lru_cache(maxsize=200_000)
+def fake_logits(seed: int, vocab: int, text: tuple[int, ...]) -> np.ndarray:
+    """(vocab,) float64: what the fake model `seed` says after `text`. Read-only."""
+    row = np.random.default_rng([seed, vocab, *text]).normal(size=vocab) * 1.5
+    row.flags.writeable = False
+    return row
+
+
+@dataclass(frozen=True)
+class FakeOutput:
+    logits: np.ndarray
+    hidden: np.ndarray | None
+
+
+class FakeSession:
+    """hidden: each row's (text length, last token), so that a wrong row is seen at once."""
+
+    def __init__(self, seed: int = 0, *, vocab: int = 5, capacity: int = 1000) -> None:
+        self.seed, self.vocab, self.capacity = seed, vocab, capacity
+        self.entries: list[int] = []
+        self.reads: list[int] = []  # rows of each forward
+
+    @property
+    def length(self) -> int:
+        return len(self.entries)
+
+    def forward(
+        self, tokens: Sequence[int] | np.ndarray, parents: np.ndarray | None = None, last: int = 1
+    ) -> FakeOutput:
+        ids = [int(token) for token in tokens]
+        assert ids, "a forward of no tokens"
+        assert all(0 <= token < self.vocab for token in ids), f"{ids} outside 0..{self.vocab - 1}"
+        if len(self.entries) + len(ids) > self.capacity:
+            raise CapacityError(f"{len(self.entries)} + {len(ids)} > {self.capacity}")
+        if parents is None:
+            parents = np.arange(-1, len(ids) - 1)
+        seen: list[tuple[int, ...]] = []
+        for token, parent in zip(ids, parents, strict=True):
+            before = tuple(self.entries) if parent == -1 else seen[parent]
+            seen.append((*before, token))
+        self.entries += ids
+        self.reads.append(len(ids))
+        rows = seen[len(seen) - last :]
+        return FakeOutput(
+            np.array([fake_logits(self.seed, self.vocab, row) for row in rows]),
+            np.array([[len(row), row[-1]] for row in rows], np.float32),
+        )
+
+    def keep(self, length: int, path: Sequence[int] = ()) -> None:
+        assert 0 <= length <= len(self.entries)
+        assert list(path) == sorted(set(path)), f"a path goes down the tree, not {path}"
+        self.entries = self.entries[:length] + [self.entries[length + i] for i in path]
+
+
+class Oracle:
+    """Proposes what the fake target writes greedily; wrong where the length divides by `miss`."""
+
+    def __init__(self, seed: int, vocab: int, miss: int = 0) -> None:
+        self.seed, self.vocab, self.miss = seed, vocab, miss
+
+    def propose(self, context: Context, budget: int, rng: np.random.Generator) -> Proposal:
+        text, tokens = tuple(context.tokens), []
+        for _ in range(budget):
+            token = int(fake_logits(self.seed, self.vocab, text).argmax())
+            if self.miss and (len(text) % self.miss == 0):
+                token = (token + 1) % self.vocab
+            tokens.append(token)
+            text = (*text, token)
+        return Proposal(np.array(tokens, np.int64), np.arange(-1, len(tokens) - 1), source="oracle")
+
+
+class RandomTree:
+    """A tree of `width` children a node, drawn without replacement from the fake model `seed`;
+    nodes are numbered level by level. certain: hides the laws and takes the most likely ones."""
+
+    def __init__(self, seed: int, vocab: int, width: int = 2, *, certain: bool = False) -> None:
+        self.seed, self.vocab, self.width, self.certain = seed, vocab, width, certain
+
+    def propose(self, context: Context, budget: int, rng: np.random.Generator) -> Proposal:
+        tokens: list[int] = []
+        parents: list[int] = []
+        laws = []
+        texts = {ROOT: tuple(context.tokens)}
+        node = ROOT
+        while len(tokens) < budget:
+            row = fake_logits(self.seed, self.vocab, texts[node])
+            q = context.sampling.distribution(row)
+            best = np.argsort(-row, kind="stable")
+            for rank in range(min(self.width, budget - len(tokens))):
+                token = int(best[rank]) if self.certain else draw(q, rng)
+                if q.of(token) == 0 and not self.certain:
+                    break
+                texts[len(tokens)] = (*texts[node], token)
+                tokens.append(token)
+                parents.append(node)
+                laws.append(q)
+                rest = q.without(token)
+                if rest is q:
+                    break
+                q = rest
+            node += 1
+        if not tokens:
+            return NOTHING
+        probs = None if self.certain else tuple(laws)
+        return Proposal(np.array(tokens), np.array(parents), probs, "tree")
