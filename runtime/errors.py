@@ -3,6 +3,7 @@
 SpecrtError
 ├── BundleError      an exported folder cannot be used
 ├── CapacityError    the context is full
+├── CheckError       a check did not hold
 ├── ProviderError    the machine lacks what was asked for
 ├── RequestError     a prompt or an option cannot be used
 └── SourceError      a checkpoint cannot be read or exported
@@ -19,6 +20,10 @@ class BundleError(SpecrtError):
 
 class CapacityError(SpecrtError):
     """The cache has no room for the tokens given to it."""
+
+
+class CheckError(SpecrtError):
+    """A check or a gate did not hold; the command line exits with 1."""
 
 
 class ProviderError(SpecrtError):

@@ -1,0 +1,162 @@
+"""A decoder as an ONNX graph: `models.decoder` with nodes as its operations.
+
+Inputs and outputs are the graph contract, described in `runtime/bundle.py`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from specrt.export.attention import Attention, GroupQuery
+from specrt.export.linear import embedding, linear
+from specrt.export.quantize import Packed
+from specrt.export.writer import GraphWriter
+from specrt.models.config import DecoderConfig, Layer
+from specrt.models.decoder import decoder
+
+
+class Weights(Protocol):
+    """What a graph asks of a checkpoint."""
+
+    def packed(self, names: Sequence[str]) -> Packed:
+        """The named matrices, stacked along their rows, in the format of this export."""
+        ...
+
+    def vector(self, names: Sequence[str]) -> np.ndarray:
+        """The named vectors end to end, float32."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What a graph gives besides logits. taps: layers whose entering residual stream is wanted."""
+
+    hidden: bool = False
+    taps: tuple[int, ...] = ()
+
+
+class DecoderGraph:
+    """The operations of `models.decoder.Ops`, each appending nodes; a Value is a node's result."""
+
+    def __init__(
+        self,
+        graph: GraphWriter,
+        config: DecoderConfig,
+        weights: Weights,
+        attention: Attention,
+        dtype: type[np.generic],
+    ) -> None:
+        self.graph, self.config, self.weights = graph, config, weights
+        self.attend, self.dtype = attention, dtype
+        self.taps: dict[int, str] = {}
+
+    def embed(self, table: str) -> str:
+        packed = self.weights.packed([table])
+        rows = embedding(self.graph, "input_ids", table, packed)
+        if self.config.embed_scale == 1.0:
+            return rows
+        scale = np.asarray(self.config.embed_scale, self.dtype)
+        return self.graph.call("Mul", rows, self.graph.constant("embed_scale", scale))
+
+    def norm(self, x: str, weight: str) -> str:
+        return self.graph.call(
+            "SimplifiedLayerNormalization",
+            *(x, self._norm_weight(weight)),
+            axis=-1,
+            epsilon=self.config.norm_eps,
+        )
+
+    def add_norm(self, x: str, update: str, weight: str) -> tuple[str, str]:
+        normed, _, _, total = self.graph.node(
+            "SkipSimplifiedLayerNormalization",
+            [x, update, self._norm_weight(weight)],
+            [self.graph.fresh("normed"), "", "", self.graph.fresh("residual")],
+            domain="com.microsoft",
+            epsilon=self.config.norm_eps,
+        )
+        return normed, total
+
+    def linear(self, x: str, weights: Sequence[str], biased: bool) -> str:
+        bias = ""
+        if biased:
+            names = [name.removesuffix("weight") + "bias" for name in weights]
+            bias = self.graph.constant(names[0], self.weights.vector(names).astype(self.dtype))
+        return linear(self.graph, x, weights[0], self.weights.packed(weights), bias)
+
+    def attention(self, qkv: str, index: int, layer: Layer) -> str:
+        if self.config.qk_norm:
+            for part in "qk":
+                self._norm_weight(f"model.layers.{index}.self_attn.{part}_norm.weight")
+        return self.attend(self.graph, qkv, index, layer)
+
+    def gate(self, gate_up: str) -> str:
+        gate, up = self.graph.node("Split", [gate_up], 2, axis=2, num_outputs=2)
+        return self.graph.call("Mul", self._activation(gate), up)
+
+    def tap(self, x: str, index: int) -> None:
+        self.taps[index] = x
+
+    def head(self, x: str, table: str) -> str:
+        first = self.graph.call("Neg", "num_logits")
+        end = self.graph.ints(np.iinfo(np.int64).max)
+        rows = self.graph.call("Slice", x, first, end, self.graph.ints(1))
+        logits = linear(self.graph, rows, table, self.weights.packed([table]))
+        cap = self.config.logit_softcap
+        if cap:
+            limit = self.graph.constant("logit_softcap", np.asarray(cap, self.dtype))
+            bent = self.graph.call("Tanh", self.graph.call("Div", logits, limit))
+            logits = self.graph.call("Mul", bent, limit)
+        return logits
+
+    def _activation(self, gate: str) -> str:
+        if self.config.activation == "silu":
+            return self.graph.contrib("QuickGelu", gate, alpha=1.0)
+        return self.graph.call("Gelu", gate, approximate="tanh")
+
+    def _norm_weight(self, name: str) -> str:
+        if not self.graph.has(name):
+            weight = self.weights.vector([name]) + np.float32(self.config.norm_offset)
+            self.graph.constant(name, weight.astype(self.dtype))
+        return name
+
+
+AttentionMaker = Callable[[GraphWriter, DecoderConfig], Attention]
+
+
+def write_decoder(
+    folder: Path,
+    config: DecoderConfig,
+    weights: Weights,
+    *,
+    dtype: type[np.generic] = np.float32,
+    spare: int = 1,
+    outputs: Outputs = Outputs(),
+) -> int:
+    """Write the graph of one decoder into `folder`; returns its number of nodes."""
+    with GraphWriter(folder) as graph:
+        graph.input("input_ids", np.int64, (1, "rows"))
+        graph.input("position_ids", np.int64, (1, "rows"))
+        graph.input("num_logits", np.int64, (1,))
+        ops = DecoderGraph(graph, config, weights, GroupQuery(graph, config, dtype, spare), dtype)
+        logits, hidden = decoder(ops, config)
+        _result(graph, "logits", logits, dtype, (1, "logit_rows", config.vocab))
+        if outputs.hidden:
+            _result(graph, "hidden", hidden, dtype, (1, "rows", config.hidden))
+        if outputs.taps:
+            taps = [ops.taps[index] for index in outputs.taps]
+            joined = graph.call("Concat", *taps, axis=2)
+            _result(graph, "taps", joined, dtype, (1, "rows", config.hidden * len(taps)))
+        graph.save()
+        return graph.node_count
+
+
+def _result(
+    graph: GraphWriter, name: str, value: str, dtype: type[np.generic], shape: Sequence[int | str]
+) -> None:
+    """Give a value out as float32 under `name`."""
+    graph.node("Identity" if dtype is np.float32 else "Cast", [value], [name],
+               **({} if dtype is np.float32 else {"to": 1}))
+    graph.output(name, np.float32, shape)

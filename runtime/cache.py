@@ -1,0 +1,125 @@
+"""Key-value caches: what a graph reads, what it wrote, what to keep.
+
+A cache only counts what it has read: entries [0, length) are valid, anything after is leftovers
+that the next call overwrites. Rolling back is a smaller length and copies nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import onnxruntime as ort
+
+SMALLEST = 256  # entries a cache starts with
+
+
+class KVCache(Protocol):
+    """Per layer keys and values of the tokens read so far."""
+
+    length: int
+
+    def bind(self, binding: ort.IOBinding, rows: int) -> None:
+        """Make room for `rows` more entries and bind what the graph reads and writes."""
+        ...
+
+    def absorb(self, outputs: Mapping[str, ort.OrtValue], rows: int) -> None:
+        """Take over what a call has written: the cache is `rows` entries longer."""
+        ...
+
+    def keep(self, length: int, path: Sequence[int] = ()) -> None:
+        """Keep the first `length` entries, then entries length + i for i in path; forget the rest.
+
+        A contiguous path (0, 1, 2, …) copies nothing.
+        """
+        ...
+
+
+class SharedCache:
+    """Buffers of (1, kv_heads, capacity, head_dim) that the graph appends to in place.
+
+    They start small and double, so that a long context costs memory only when it is used.
+    names: the graph's (past, present) pairs. limit: entries never needed beyond.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[tuple[str, str]],
+        shape: tuple[int, int],
+        dtype: type[np.generic],
+        *,
+        limit: int,
+        capacity: int = SMALLEST,
+    ) -> None:
+        self.length = 0
+        self._names, self._dtype, self._limit = tuple(names), dtype, limit
+        self._kv_heads, self._head_dim = shape
+        self._arrays: list[np.ndarray] = []
+        self._values: list[ort.OrtValue] = []
+        self._bound: ort.IOBinding | None = None
+        self._resize(min(capacity, limit))
+
+    @property
+    def capacity(self) -> int:
+        """Entries the buffers have room for now."""
+        return int(self._arrays[0].shape[2])
+
+    def bind(self, binding: ort.IOBinding, rows: int) -> None:
+        needed = self.length + rows
+        if needed > self.capacity:
+            self._resize(min(max(needed, 2 * self.capacity), self._limit))
+        if self._bound is not binding:
+            for (past, present), value in zip(self._names, self._values, strict=True):
+                binding.bind_ortvalue_input(past, value)
+                binding.bind_ortvalue_output(present, value)
+            self._bound = binding
+
+    def absorb(self, outputs: Mapping[str, ort.OrtValue], rows: int) -> None:
+        self.length += rows
+
+    def keep(self, length: int, path: Sequence[int] = ()) -> None:
+        rows = np.asarray(path, np.int64)
+        if not np.array_equal(rows, np.arange(rows.size)):
+            for array in self._arrays:
+                array[:, :, length : length + rows.size] = array[:, :, length + rows]
+        self.length = length + rows.size
+
+    def _resize(self, capacity: int) -> None:
+        shape = (1, self._kv_heads, capacity, self._head_dim)
+        old, self._arrays, self._values = self._arrays, [], []
+        for index in range(len(self._names)):
+            array = np.zeros(shape, self._dtype)
+            if old:
+                array[:, :, : self.length] = old[index][:, :, : self.length]
+            self._arrays.append(array)
+            self._values.append(ort.OrtValue.ortvalue_from_numpy(array))
+        self._bound = None
+
+
+class GrownCache:
+    """Buffers that a graph gives back longer each time (past and present of foreign decoders)."""
+
+    def __init__(
+        self, names: Sequence[tuple[str, str]], shape: tuple[int, int], dtype: type[np.generic]
+    ) -> None:
+        self.length = 0
+        self._names = tuple(names)
+        empty = np.zeros((1, shape[0], 0, shape[1]), dtype)
+        self._values = {past: ort.OrtValue.ortvalue_from_numpy(empty) for past, _ in names}
+
+    def bind(self, binding: ort.IOBinding, rows: int) -> None:
+        for past, present in self._names:
+            binding.bind_ortvalue_input(past, self._values[past])
+            binding.bind_output(present, "cpu")
+
+    def absorb(self, outputs: Mapping[str, ort.OrtValue], rows: int) -> None:
+        self._values = {past: outputs[present] for past, present in self._names}
+        self.length += rows
+
+    def keep(self, length: int, path: Sequence[int] = ()) -> None:
+        rows = np.concatenate([np.arange(length), length + np.asarray(path, np.int64)])
+        if rows.size == self.length and rows.size == length:
+            return
+        for past, value in self._values.items():
+            kept = np.ascontiguousarray(value.numpy()[:, :, rows])
+            self._values[past] = ort.OrtValue.ortvalue_from_numpy(kept)
+        self.length = int(rows.size)
