@@ -207,7 +207,10 @@ def _add_tokenizer(writer: GGUFWriter, folder: Path, *, gemma: bool) -> None:
         writer.add_token_merges([" ".join(merge) for merge in tokenizer["model"]["merges"]])
     writer.add_token_types([_token_type(token, special) for token in tokens])
     writer.add_add_bos_token(settings["add_bos_token"])
-    writer.add_chat_template(settings["chat_template"])
+    apart = folder / "chat_template.jinja"
+    writer.add_chat_template(
+        apart.read_text("utf-8") if apart.exists() else settings["chat_template"]
+    )
     for role, add in {
         "bos_token": writer.add_bos_token_id,
         "eos_token": writer.add_eos_token_id,

@@ -170,6 +170,15 @@ CASES: dict[str, Case] = {
         | {"rope_theta": 100000},
         dtype="bfloat16",
     ),
+    "llama-small": Case(  # exported by make_optimum.py too
+        _llama(
+            hidden_size=32,
+            intermediate_size=32,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            tie_word_embeddings=True,
+        )
+    ),
     "llama-llama3": Case(_llama(rope_scaling=_LLAMA3, rope_theta=10000.0, head_dim=16)),
     "llama-linear": Case(_llama(rope_scaling={"type": "linear", "factor": 4.0})),
     "llama-yarn": Case(_llama(rope_scaling=_YARN)),

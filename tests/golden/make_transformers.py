@@ -30,6 +30,7 @@ KEPT = 8  # rows of logits kept of a long prompt
 NORM_SPREAD = 0.3  # a norm weight of one would hide a norm that is left out
 SHARPNESS = 1.5  # of queries and keys: attention must look at some rows more than at others
 LOGIT_SPREAD = 3.0  # standard deviation of the logits
+MADE_WITH = f"transformers {transformers.__version__}, torch {torch.__version__}"
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -129,7 +130,7 @@ def record(name: str, case: Case, folder: Path) -> dict[str, np.ndarray]:
     model.eval()
     rng = np.random.default_rng(zlib.crc32(name.encode()) + 1)
     vocab = text_config(case.config)["vocab_size"]
-    golden = {"versions": np.array(f"torch {torch.__version__}, {transformers.__version__}")}
+    golden = {"versions": np.array(MADE_WITH)}
     for suffix, length in (("", PROMPT), ("_long", case.long)):
         if not length:
             continue
@@ -150,7 +151,7 @@ def make(name: str) -> None:
     text = text_config(case.config)
     ids = {key: case.config[key] for key in ("bos_token_id", "eos_token_id") if key in case.config}
     write_json(folder / "generation_config.json", ids | case.generation)
-    write_tokenizer(folder, text["vocab_size"], tokenizer_kind(text))
+    write_tokenizer(folder, text["vocab_size"], tokenizer_kind(text), apart="dtype" in case.config)
     write_weights(folder, weights(name, case, folder), case.shards)
     golden = record(name, case, folder)
     np.savez_compressed(folder / "golden.npz", **golden)

@@ -6,6 +6,7 @@ byte fallback; gemma's form puts no space before the first word. Both have a cha
 
 import json
 from pathlib import Path
+from typing import Any
 
 from tokenizers import (
     AddedToken,
@@ -95,11 +96,14 @@ def sentencepiece(vocab: int, prefix: bool) -> Tokenizer:
     return tokenizer
 
 
-def write_tokenizer(folder: Path, vocab: int, kind: str) -> None:
-    """tokenizer.json and tokenizer_config.json. kind: byte_level, sentencepiece or gemma."""
+def write_tokenizer(folder: Path, vocab: int, kind: str, *, apart: bool) -> None:
+    """tokenizer.json and tokenizer_config.json. kind: byte_level, sentencepiece or gemma.
+
+    apart: the chat template in a file of its own, as transformers 5 writes it.
+    """
     if kind == "byte_level":
         tokenizer = byte_level(vocab)
-        settings = {
+        settings: dict[str, Any] = {
             "add_bos_token": False,
             "bos_token": None,
             "eos_token": "<|im_end|>",
@@ -121,5 +125,7 @@ def write_tokenizer(folder: Path, vocab: int, kind: str) -> None:
         }
     assert tokenizer.get_vocab_size() == vocab, (kind, tokenizer.get_vocab_size())
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+    if apart:
+        (folder / "chat_template.jinja").write_text(settings.pop("chat_template"), "utf-8")
     text = json.dumps(settings, indent=2, ensure_ascii=False)
     (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
