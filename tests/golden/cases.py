@@ -150,7 +150,7 @@ _LLAMA3 = {
     "original_max_position_embeddings": 64,
     "rope_type": "llama3",
 }
-_YARN = {"factor": 4.0, "original_max_position_embeddings": 64, "rope_type": "yarn"}
+_YARN = {"factor": 4.0, "original_max_position_embeddings": 2048, "rope_type": "yarn"}
 _LONG = [1.0, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.5, 7.0, 9.0, 12.0]  # per pair: 24 of 32 turn
 _SHORT = [1.0, 1.0, 1.0, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4, 1.5, 1.6]
 _QWEN = {"hidden_act": "silu", "rope_theta": 1000000.0, "eos_token_id": 1, "rms_norm_eps": 1e-06}
@@ -181,7 +181,7 @@ CASES: dict[str, Case] = {
     ),
     "llama-llama3": Case(_llama(rope_scaling=_LLAMA3, rope_theta=10000.0, head_dim=16)),
     "llama-linear": Case(_llama(rope_scaling={"type": "linear", "factor": 4.0})),
-    "llama-yarn": Case(_llama(rope_scaling=_YARN)),
+    "llama-yarn": Case(_llama(rope_scaling=_YARN, max_position_embeddings=8192)),
     "llama-biased": Case(_llama(attention_bias=True, mlp_bias=True)),
     "llama-v5": Case(
         {
