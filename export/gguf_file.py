@@ -19,6 +19,7 @@ from specrt.runtime.errors import SourceError
 
 VERSIONS = (2, 3)
 LONGEST_NAME = 1 << 16
+LONGEST_ARRAY = 1 << 22
 MOST_DIMENSIONS = 4
 ALIGNMENTS = tuple(1 << i for i in range(17))
 SMALLEST_PAIR, SMALLEST_TENSOR = 13, 32  # bytes that a key-value pair, a tensor description needs
@@ -31,8 +32,7 @@ PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """metadata: values by key; a number array is a numpy array, a string array a list.
-    tensors: by GGUF name, shapes as (rows, cols)."""
+    """metadata: plain values by key. tensors: by GGUF name, shapes as (rows, cols)."""
 
     metadata: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
@@ -111,11 +111,14 @@ class _Cursor:
             return self.array(self.number("I"), self.number("Q"))
         raise _Corrupt(f"value type {kind} at byte {self.at} is unknown")
 
-    def array(self, kind: int, count: int) -> Any:
+    def array(self, kind: int, count: int) -> list[Any]:
+        if count > LONGEST_ARRAY:
+            raise _Corrupt(f"a list of {count} values; at most {LONGEST_ARRAY} make sense")
         if kind in CODES:
             item = np.dtype(CODES[kind]).newbyteorder("<")
             start = self.skip(count * item.itemsize)
-            return np.frombuffer(self.view, item, count, start)
+            numbers: list[Any] = np.frombuffer(self.view, item, count, start).tolist()
+            return numbers
         if kind != STRING:
             raise _Corrupt(f"an array of type {kind} at byte {self.at} is not supported")
         if count * 8 > self.size - self.at:

@@ -41,6 +41,8 @@ class Tensor:
 
         SourceError if one of them is not finite.
         """
+        if not can_decode(self.kind):
+            raise SourceError(unreadable(self.name, self.kind))
         rows = self.raw[start:stop]
         kind = gguf.GGMLQuantizationType[self.kind]
         values = np.empty((len(rows), self.shape[-1]), np.float32)
@@ -146,10 +148,7 @@ def check_tensors(
                 f"tensor {name} has shape {_by(shapes[name])}, its configuration says {_by(shape)}"
             )
         if not can_decode(kinds[name]):
-            raise SourceError(
-                f"tensor {name} has type {kinds[name]}, which is not supported; "
-                f"supported: {', '.join(decodable())}"
-            )
+            raise SourceError(unreadable(name, kinds[name]))
 
 
 def sha256(paths: Iterable[Path]) -> str:
@@ -167,9 +166,10 @@ def can_decode(kind: str) -> bool:
     return kind in ("F32", "F16") or isinstance(getattr(gguf.quants, kind, None), type)
 
 
-def decodable() -> list[str]:
-    """The names of all weight types that can be decoded."""
-    return [kind.name for kind in gguf.GGMLQuantizationType if can_decode(kind.name)]
+def unreadable(name: str, kind: str) -> str:
+    """What to say of a tensor whose type cannot be decoded."""
+    known = ", ".join(x.name for x in gguf.GGMLQuantizationType if can_decode(x.name))
+    return f"tensor {name} has type {kind}, which is not supported; supported: {known}"
 
 
 def _by(shape: tuple[int, ...]) -> str:

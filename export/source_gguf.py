@@ -17,7 +17,7 @@ from specrt.export.gguf_file import PART, GgufFile, read_gguf
 from specrt.export.source import Tensor, check_tensors, sha256
 from specrt.models.config import DecoderConfig
 from specrt.models.families import FULL, SLIDING, decoder_config
-from specrt.models.fields import UnsupportedError
+from specrt.models.fields import Fields, UnsupportedError
 from specrt.runtime.errors import SourceError
 
 if TYPE_CHECKING:
@@ -96,6 +96,8 @@ ENDS_OF_TURN = (
     "</s>",
     "<eos>",
 )
+GEMMA3_27B_LAYERS = 62  # the one size whose queries are not scaled by the head's
+LARGEST_HEAD = 1 << 10
 CONTROL, USER_DEFINED = 3, 4  # token types that are not ordinary text
 
 
@@ -139,11 +141,14 @@ class GgufCheckpoint:
     def eos_ids(self) -> tuple[int, ...]:
         """Every token that ends an answer, the declared one first."""
         declared = [self._token_id(name) for name in ("eos", "eot", "eom")]
-        tokens = self.metadata.get("tokenizer.ggml.tokens", [])
-        types = self.metadata.get("tokenizer.ggml.token_type", [CONTROL] * len(tokens))
-        places = {token: i for i, token in enumerate(tokens) if i < len(types)}
-        known = [places[text] for text in ENDS_OF_TURN if text in places]
-        known = [i for i in known if types[i] in (CONTROL, USER_DEFINED)]
+        tokens = _listed(self.metadata, "tokenizer.ggml.tokens")
+        types = _listed(self.metadata, "tokenizer.ggml.token_type") or [CONTROL] * len(tokens)
+        special = {
+            token: i
+            for i, (token, type_) in enumerate(zip(tokens, types, strict=False))
+            if type_ in (CONTROL, USER_DEFINED) and i < self.config.vocab
+        }
+        known = [special[text] for text in ENDS_OF_TURN if text in special]
         return tuple(dict.fromkeys([i for i in declared if i is not None] + known))
 
     @property
@@ -154,6 +159,7 @@ class GgufCheckpoint:
     @cached_property
     def origin(self) -> dict[str, Any]:
         licence = self.metadata.get("general.license")
+        licence = licence if isinstance(licence, str) else None
         match = PART.fullmatch(self.path.name)
         parts = sorted(self.path.parent.glob(f"{match[1]}-*-of-{match[3]}.gguf")) if match else []
         digest = sha256(parts or [self.path])
@@ -177,8 +183,8 @@ def open_gguf(path: Path, context: int | None = None) -> GgufCheckpoint:
     tied = _is_tied(tensors)
     if tied:
         tensors.pop("lm_head.weight", None)
-    fields = _config_fields(file, architecture, tensors)
     try:
+        fields = _config_fields(file, architecture, tensors)
         config = decoder_config({**fields, "tie_word_embeddings": tied}, context)
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
         check_tensors(config, shapes, {name: tensor.kind for name, tensor in tensors.items()})
@@ -193,69 +199,55 @@ def _config_fields(
     file: GgufFile, architecture: str, tensors: Mapping[str, Tensor]
 ) -> dict[str, Any]:
     """The metadata in the words of config.json."""
-
-    def get(key: str) -> Any:
-        return file.metadata.get(f"{architecture}.{key}")
-
-    fields = {name: get(key) for name, key in KEYS.items()}
-    if get("expert_count"):
-        raise SourceError(f"{architecture} with {get('expert_count')} experts is not supported")
-    if get("attention.value_length") not in (None, fields["head_dim"]):
-        raise SourceError(
-            f"values of {get('attention.value_length')} and keys of {fields['head_dim']} "
-            "dimensions are not supported; they must be equal"
-        )
+    start = f"{architecture}."
+    own = {k.removeprefix(start): v for k, v in file.metadata.items() if k.startswith(start)}
+    known = Fields(own)
+    if own.get("expert_count") not in (None, 0):
+        raise UnsupportedError(f"{architecture} with experts is not supported")
+    hidden, heads = known.size("embedding_length"), known.size("attention.head_count")
+    head_dim = known.size("attention.key_length", max(1, hidden // heads))
+    values = known.size("attention.value_length", head_dim)
+    if values != head_dim:
+        raise UnsupportedError(f"keys of {head_dim} and values of {values} are not supported")
+    fields = {name: own[key] for name, key in KEYS.items() if key in own}
     fields["model_type"] = MODEL_TYPES[architecture]
     fields["attention_bias"] = "model.layers.0.self_attn.q_proj.bias" in tensors
     fields["mlp_bias"] = "model.layers.0.mlp.down_proj.bias" in tensors
+    fields["sliding_window"] = own.get("attention.sliding_window") or None
+    fields["partial_rotary_factor"] = known.size("rope.dimension_count", head_dim) / head_dim
+    fields["rope_scaling"] = _rope_scaling(own, file.tensors)
     if "model.embed_tokens.weight" in tensors:
         fields["vocab_size"] = tensors["model.embed_tokens.weight"].shape[0]
-    fields["sliding_window"] = get("attention.sliding_window") or None
-    fields["rope_scaling"] = _rope_scaling(file, architecture)
-    dims, head_dim = get("rope.dimension_count"), fields["head_dim"]
-    sizes = (dims, head_dim, fields["hidden_size"], fields["num_attention_heads"])
-    if isinstance(dims, int) and all(isinstance(x, int) and x > 0 for x in sizes[2:]):
-        fields["partial_rotary_factor"] = dims / (head_dim or sizes[2] // sizes[3])
-    if architecture == "gemma3":
-        fields |= _gemma3_fields(get("attention.sliding_window_pattern"), fields)
+    if architecture == "gemma3":  # what converters leave to the reader's knowledge
+        largest = own.get("block_count") == GEMMA3_27B_LAYERS
+        fields["query_pre_attn_scalar"] = hidden / heads if largest else head_dim
+        pattern = own.get("attention.sliding_window_pattern")
+        if isinstance(pattern, list):
+            fields["layer_types"] = [SLIDING if slides else FULL for slides in pattern]
+        else:
+            fields["sliding_window_pattern"] = pattern
     return fields
 
 
-def _gemma3_fields(pattern: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What converted gemma3 files leave to the reader's knowledge of the family."""
-    own: dict[str, Any] = {"query_pre_attn_scalar": fields["head_dim"]}
-    if fields["num_hidden_layers"] == GEMMA3_27B_LAYERS:
-        own["query_pre_attn_scalar"] = fields["hidden_size"] / fields["num_attention_heads"]
-    if isinstance(pattern, np.ndarray):
-        own["layer_types"] = [SLIDING if slides else FULL for slides in pattern]
-    elif pattern is not None:
-        own["sliding_window_pattern"] = pattern
-    return own
-
-
-GEMMA3_27B_LAYERS = 62  # the one size whose queries are not scaled by the head's
-
-
-def _rope_scaling(file: GgufFile, architecture: str) -> dict[str, Any] | None:
+def _rope_scaling(own: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any] | None:
     """Scaling as metadata or as tensors of divisors, which longrope can say exactly."""
-    factors = file.tensors.get("rope_freqs.weight")
-    if factors is not None:
-        both = factors.float32().tolist()
-        one = {
-            "rope_type": "longrope",
-            "attention_factor": 1.0,
-            "original_max_position_embeddings": 1,
-        }
-        return {**one, "short_factor": both, "long_factor": both}
-    scaling = {
-        name: file.metadata.get(f"{architecture}.{key}") for name, key in SCALING_KEYS.items()
-    }
+    if "rope_freqs.weight" in tensors:
+        both = _divisors(tensors["rope_freqs.weight"])
+        plain = {"rope_type": "longrope", "attention_factor": 1.0}
+        return {**plain, "short_factor": both, "long_factor": both}
+    scaling = {name: own.get(key) for name, key in SCALING_KEYS.items()}
     for name in ("short", "long"):
-        if f"rope_factors_{name}.weight" in file.tensors:
+        if f"rope_factors_{name}.weight" in tensors:
             scaling["rope_type"] = "longrope"
-            values = file.tensors[f"rope_factors_{name}.weight"].float32().tolist()
-            scaling[f"{name}_factor"] = values
+            scaling[f"{name}_factor"] = _divisors(tensors[f"rope_factors_{name}.weight"])
     return scaling if scaling["rope_type"] not in (None, "none") else None
+
+
+def _divisors(tensor: Tensor) -> list[float]:
+    if len(tensor.shape) != 1 or tensor.shape[0] > LARGEST_HEAD:
+        raise SourceError(f"tensor {tensor.name} has shape {tensor.shape}; it must be a short list")
+    divisors: list[float] = tensor.float32().tolist()
+    return divisors
 
 
 def _canonical(tensors: Mapping[str, Tensor], architecture: str) -> dict[str, Tensor]:
@@ -278,6 +270,11 @@ def _is_tied(tensors: Mapping[str, Tensor]) -> bool:
     if head is None or table is None:
         return head is None
     return head.kind == table.kind and np.array_equal(head.raw, table.raw)
+
+
+def _listed(metadata: Mapping[str, Any], key: str) -> list[Any]:
+    value = metadata.get(key)
+    return value if isinstance(value, list) else []
 
 
 def _halves(tensor: Tensor, heads: int) -> Tensor:

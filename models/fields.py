@@ -48,6 +48,8 @@ class Fields:
     def numbers(self, name: str, count: int) -> tuple[float, ...]:
         """A list of `count` finite numbers above 0."""
         values = self._list(name, count)
+        if len(self.values[name]) != count:
+            raise UnsupportedError(f"{name} has {len(self.values[name])} values, not {count}")
         return tuple(
             Fields({f"{name}[{i}]": v}).number(f"{name}[{i}]") for i, v in enumerate(values)
         )

@@ -45,8 +45,7 @@ def resolve_rope(parameters: Fields, head_dim: int, context: int, trained: int) 
         case "longrope":
             name = "short_factor" if context <= original else "long_factor"
             factor = parameters.number("factor", trained / original)
-            default = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
-            scale = parameters.number("attention_factor", default)
+            scale = parameters.number("attention_factor", _longrope_scale(factor, original))
             return Rope(base, dims, parameters.numbers(name, dims // 2), scale)
     raise UnsupportedError(
         f"rope type {kind!r} is not supported; supported: {', '.join(ROPE_TYPES)}"
@@ -79,6 +78,12 @@ def _yarn(parameters: Fields, plain: Rope, factor: float, original: int) -> tupl
     width = high - low if high != low else 0.001
     stretch = np.clip((np.arange(plain.dims // 2) - low) / width, 0, 1)
     return tuple((1 / (stretch / factor + (1 - stretch))).tolist())
+
+
+def _longrope_scale(factor: float, original: int) -> float:
+    if factor <= 1 or original <= 1:
+        return 1.0
+    return math.sqrt(1 + math.log(factor) / math.log(original))
 
 
 def _yarn_scale(parameters: Fields, factor: float) -> float:
