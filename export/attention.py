@@ -12,10 +12,10 @@ import zlib
 from typing import Protocol
 
 import numpy as np
-
 from specrt.export.writer import GraphWriter
 from specrt.models.config import DecoderConfig, Layer, Rope
 
+KERNEL_DIMS = 16  # GroupQueryAttention rotates multiples of this many dimensions
 TREE_LIMIT = 64  # most rows of a tree block in a model with sliding windows
 MASKED = np.float32(np.finfo(np.float32).min)
 
@@ -29,7 +29,7 @@ class Attention(Protocol):
 def declare_cache(
     graph: GraphWriter, config: DecoderConfig, dtype: type[np.generic], capacity: int | str
 ) -> None:
-    """Declare past and present keys and values of every layer: (1, kv_heads, capacity, head_dim)."""
+    """Declare past and present of every layer, each (1, kv_heads, capacity, head_dim)."""
     shape = (1, config.kv_heads, capacity, config.head_dim)
     for index in range(len(config.layers)):
         for part in ("key", "value"):
@@ -63,6 +63,9 @@ class GroupQuery:
         declare_cache(graph, config, dtype, "capacity")
         self.lengths, self.total = "seqlens_k", "total_sequence_length"
         self.positions, self._bias = "position_ids", "attention_bias"
+        graph.facts["spare"] = str(spare)
+        if any(layer.window for layer in config.layers):
+            graph.facts["tree_limit"] = str(TREE_LIMIT)
         if spare:
             self._add_spare_row(graph)
 
@@ -84,25 +87,31 @@ class GroupQuery:
         if layer.rope is not None:
             cos, sin = rope_tables(graph, layer.rope, config.context, self.dtype)
         query, key, value = qkv, "", ""
-        if config.qk_norm:
-            query, key, value = normed_heads(graph, config, qkv, index)
-            query = self._with_spare(graph, query, config.heads)
-            key = self._with_spare(graph, key, config.kv_heads)
-            value = self._with_spare(graph, value, config.kv_heads)
-        elif self.spare:
+        if self.spare:
             query = graph.call("Concat", qkv, "spare.row", axis=1)
+        inside = layer.rope is not None and layer.rope.dims % KERNEL_DIMS == 0
+        if config.qk_norm or (layer.rope and not inside):
+            query, key, value = split_heads(graph, config, query)
+        if config.qk_norm:
+            query, key = normed_heads(graph, config, query, key, index)
+        if layer.rope and not inside:
+            query = self._rotated(graph, query, config.heads, layer.rope)
+            key = self._rotated(graph, key, config.kv_heads, layer.rope)
+            cos = sin = ""
         past = [f"past.{index}.key", f"past.{index}.value"]
         rows, *_ = graph.node(
             "GroupQueryAttention",
-            [query, key, value, *past, self.lengths, self.total, cos, sin]
-            + [self.positions, self._window_bias(graph, layer.window)],
+            [
+                *(query, key, value, *past, self.lengths, self.total, cos, sin),
+                *(self.positions, self._window_bias(graph, layer.window)),
+            ],
             [f"attention.{index}", f"present.{index}.key", f"present.{index}.value"],
             domain="com.microsoft",
             num_heads=config.heads,
             kv_num_heads=config.kv_heads,
             scale=config.scale,
             softcap=config.attention_softcap,
-            do_rotary=int(layer.rope is not None),
+            do_rotary=int(inside),
             local_window_size=layer.window + TREE_LIMIT if layer.window else -1,
         )
         if not self.spare:
@@ -110,12 +119,15 @@ class GroupQuery:
         ends = graph.ints(-self.spare)
         return graph.call("Slice", rows, graph.ints(0), ends, graph.ints(1))
 
-    def _with_spare(self, graph: GraphWriter, rows: str, heads: int) -> str:
-        if not self.spare:
-            return rows
-        shape = (1, self.spare, heads * self.config.head_dim)
-        zeros = graph.constant(f"spare.row.{heads}", np.zeros(shape, self.dtype))
-        return graph.call("Concat", rows, zeros, axis=1)
+    def _rotated(self, graph: GraphWriter, rows: str, heads: int, rope: Rope) -> str:
+        """Rows rotated by an operator of their own, for sizes that the attention kernel refuses."""
+        cos, sin = rope_tables(graph, rope, self.config.context, self.dtype)
+        return graph.contrib(
+            "RotaryEmbedding",
+            *(rows, self.positions, cos, sin),
+            num_heads=heads,
+            rotary_embedding_dim=rope.dims if rope.dims < self.config.head_dim else 0,
+        )
 
     def _window_bias(self, graph: GraphWriter, window: int) -> str:
         """The bias with everything out of the window masked.
@@ -157,13 +169,18 @@ def window_bias(
     return graph.call("Where", visible, bias, masked)
 
 
+def split_heads(graph: GraphWriter, config: DecoderConfig, qkv: str) -> list[str]:
+    """Packed rows as queries, keys and values, (1, S, heads * head_dim) each."""
+    keys = config.kv_heads * config.head_dim
+    widths = graph.ints(config.heads * config.head_dim, keys, keys)
+    return graph.node("Split", [qkv, widths], 3, axis=2)
+
+
 def normed_heads(
-    graph: GraphWriter, config: DecoderConfig, qkv: str, index: int
-) -> tuple[str, str, str]:
-    """Queries, keys and values apart, (1, S, heads * head_dim) each, q and k heads RMS-normed."""
+    graph: GraphWriter, config: DecoderConfig, query: str, key: str, index: int
+) -> tuple[str, str]:
+    """Queries and keys, (1, S, heads * head_dim) each, every head RMS-normed."""
     head = config.head_dim
-    widths = graph.ints(config.heads * head, config.kv_heads * head, config.kv_heads * head)
-    query, key, value = graph.node("Split", [qkv, widths], 3, axis=2)
 
     def normed(rows: str, part: str, heads: int) -> str:
         apart = graph.call("Reshape", rows, graph.ints(1, -1, heads, head))
@@ -173,4 +190,4 @@ def normed_heads(
         )
         return graph.call("Reshape", scaled, graph.ints(1, -1, heads * head))
 
-    return normed(query, "q", config.heads), normed(key, "k", config.kv_heads), value
+    return normed(query, "q", config.heads), normed(key, "k", config.kv_heads)

@@ -3,12 +3,11 @@
 Each check runs the same tokens in two ways that must agree. A difference of zero means bit for bit.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-
 from specrt.runtime.errors import CheckError
 from specrt.runtime.interfaces import Session
 

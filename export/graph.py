@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-
 from specrt.export.attention import Attention, GroupQuery
 from specrt.export.linear import embedding, linear
 from specrt.export.quantize import Packed
@@ -157,6 +156,10 @@ def _result(
     graph: GraphWriter, name: str, value: str, dtype: type[np.generic], shape: Sequence[int | str]
 ) -> None:
     """Give a value out as float32 under `name`."""
-    graph.node("Identity" if dtype is np.float32 else "Cast", [value], [name],
-               **({} if dtype is np.float32 else {"to": 1}))
+    graph.node(
+        "Identity" if dtype is np.float32 else "Cast",
+        [value],
+        [name],
+        **({} if dtype is np.float32 else {"to": 1}),
+    )
     graph.output(name, np.float32, shape)

@@ -4,7 +4,6 @@
 """
 
 import numpy as np
-
 from specrt.export.quantize import Packed
 from specrt.export.writer import GraphWriter
 
@@ -21,7 +20,7 @@ def linear(graph: GraphWriter, x: str, name: str, packed: Packed, bias: str = ""
     if packed.format == "w8a8":
         product = _integer_product(graph, x, name, packed)
     else:
-        product = graph.call("MatMul", x, graph.constant(name, packed.data))
+        product = graph.contrib("FusedMatMul", x, graph.constant(name, packed.data), transB=1)
     return graph.call("Add", product, bias) if bias else product
 
 
@@ -39,7 +38,10 @@ def embedding(graph: GraphWriter, ids: str, name: str, packed: Packed) -> str:
         quantize_axis=2,
         gather_axis=0,
     )
-    return graph.call("Reshape", blocks, graph.ints(1, -1, packed.cols))
+    rows = graph.call("Reshape", blocks, graph.ints(1, -1, packed.block * packed.scales.shape[1]))
+    if packed.cols % packed.block == 0:
+        return rows
+    return graph.call("Slice", rows, graph.ints(0), graph.ints(packed.cols), graph.ints(2))
 
 
 def _block_constants(graph: GraphWriter, name: str, packed: Packed) -> tuple[str, str, str]:

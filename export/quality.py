@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 import numpy as np
-
 from specrt.runtime.interfaces import Session
 
 GOOD = 0.01  # mean KL in nats below which nobody sees a difference; chooses the default format

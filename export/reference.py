@@ -7,16 +7,17 @@ needs little memory beside its activations.
 from collections.abc import Callable, Sequence
 
 import numpy as np
-
 from specrt.export.source import Checkpoint
-from specrt.models.config import DecoderConfig, Layer, Rope
+from specrt.models.config import Layer, Rope
 from specrt.models.decoder import decoder
 
 SLICE = 32 << 20  # weights dequantised at a time
 
 
 def reference_logits(
-    checkpoint: Checkpoint, tokens: Sequence[int], progress: Callable[[int, int], None] | None = None
+    checkpoint: Checkpoint,
+    tokens: Sequence[int],
+    progress: Callable[[int, int], None] | None = None,
 ) -> np.ndarray:
     """Logits of every position of one text, (len(tokens), vocab) float32, in full precision."""
     config = checkpoint.config

@@ -33,6 +33,7 @@ class GraphWriter:
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
         self._names: dict[str, int] = {}
+        self.facts: dict[str, str] = {}  # stored in the model file, for who runs it
 
     def __enter__(self) -> "GraphWriter":
         return self
@@ -131,6 +132,7 @@ class GraphWriter:
         model = helper.make_model(
             graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="specrt"
         )
+        helper.set_model_props(model, {f"specrt.{key}": value for key, value in self.facts.items()})
         self.path.write_bytes(model.SerializeToString())
 
     def _place(self, proto: TensorProto, offset: int, length: int) -> None:

@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 
 import onnxruntime as ort
-
 from specrt.runtime.errors import BundleError, ProviderError
 
 PROVIDERS = {

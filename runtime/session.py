@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
-
-from specrt.runtime.cache import GrownCache, KVCache, SharedCache
-from specrt.runtime.errors import BundleError, CapacityError
+from specrt.runtime.cache import KVCache, SharedCache
+from specrt.runtime.errors import CapacityError
 from specrt.runtime.providers import open_graph
 
 MASKED = np.float32(np.finfo(np.float32).min)
@@ -30,19 +29,21 @@ class Output:
 class Session:
     """A decoder graph that specrt exported (see `runtime/bundle.py` for its inputs and outputs).
 
-    context: most tokens the model may read. vocab: width of the logits. spare: cache entries that
-    the graph writes beyond the tokens it is given.
+    context: most tokens the model may read. vocab: width of the logits. The graph itself says how
+    many spare cache entries it writes, and how many rows a tree may have if that is limited.
     """
 
     def __init__(
-        self, path: Path, *, context: int, vocab: int, spare: int, provider: str, threads: int = 0
+        self, path: Path, *, context: int, vocab: int, provider: str = "cpu", threads: int = 0
     ) -> None:
         self.capacity, self.vocab = context, vocab
-        self._spare = spare
         self._session = open_graph(path, provider, threads)
+        facts = self._session.get_modelmeta().custom_metadata_map
+        self._spare = int(facts.get("specrt.spare", 0))
+        self._tree_limit = int(facts.get("specrt.tree_limit", 0))
         self._inputs = {i.name: i for i in self._session.get_inputs()}
         self._binding = self._session.io_binding()
-        self._cache: KVCache = self._make_cache(context + spare)
+        self._cache: KVCache = self._make_cache(context + self._spare)
         self._scalars = {
             "seqlens_k": np.zeros(1, np.int32),
             "total_sequence_length": np.zeros((), np.int32),

@@ -1,0 +1,238 @@
+"""From a checkpoint to a bundle: read, pack, write the graph, check it, measure it, deliver.
+
+Nothing is delivered that failed a check, and nothing half written is left behind.
+"""
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import specrt.runtime.bundle as bundle
+from specrt.runtime.writing import writing
+from specrt.export.check import EXACT, HALF, ROUNDED, Limits, check_graph
+from specrt.export.graph import write_decoder
+from specrt.export.quality import GOOD, measure, sample_length, sample_text
+from specrt.export.quantize import Packed, pack
+from specrt.export.reference import reference_logits
+from specrt.export.source import Checkpoint, open_source
+from specrt.models.decoder import layer_weights
+from specrt.runtime.errors import SourceError
+from specrt.runtime.session import Session
+
+Progress = Callable[[str, int, int], None]  # stage, done, total
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A weight format as a graph has it: the type of its activations, and how exact it is."""
+
+    dtype: type[np.generic]
+    limits: Limits
+
+
+FORMATS: Mapping[str, Format] = {
+    "fp32": Format(np.float32, EXACT),
+    "fp16": Format(np.float16, HALF),
+    "int8": Format(np.float32, ROUNDED),
+    "int4": Format(np.float32, ROUNDED),
+    "w8a8": Format(np.float32, ROUNDED),
+}
+CARRIED_TO_INT4 = {"Q4_0"}  # source types that int4 holds bit for bit
+
+
+class Packer:
+    """A checkpoint's weights in one format (`graph.Weights`), counted as they are packed."""
+
+    def __init__(self, checkpoint: Checkpoint, format: str, counted: Callable[[], None]) -> None:
+        self._checkpoint, self._format, self._counted = checkpoint, format, counted
+        self._tables: dict[str, Packed] = {}
+
+    def packed(self, names: Sequence[str]) -> Packed:
+        if names[0] in self._tables:  # a tied head
+            return self._tables[names[0]]
+        tensors = [self._checkpoint.tensor(name) for name in names]
+        is_table = names[0] in ("model.embed_tokens.weight", "lm_head.weight")
+        format = "int8" if is_table and self._format == "w8a8" else self._format
+        packed = pack(tensors, format, zeros=not is_table)
+        if is_table and self._checkpoint.config.tied:
+            self._tables[names[0]] = packed
+        self._counted()
+        return packed
+
+    def vector(self, names: Sequence[str]) -> np.ndarray:
+        return np.concatenate([self._checkpoint.tensor(name).float32() for name in names])
+
+
+def export(
+    source: str | Path,
+    out: str | Path,
+    *,
+    drafts: Sequence[str | Path] = (),
+    weights: str | None = None,
+    context: int | None = None,
+    flavour: str = "cpu",
+    check: bool = True,
+    progress: Progress | None = None,
+) -> bundle.Manifest:
+    """Export a checkpoint, and drafts with the same tokenizer, into the bundle `out`.
+
+    source, drafts: a GGUF file, a Hugging Face folder or a hub id. weights: fp32, fp16, int8, int4
+    or w8a8; None takes the smallest whose mean KL to the checkpoint is at most GOOD. context: most
+    tokens of a text, None = the model's own limit. Raises SourceError for a checkpoint that cannot
+    be used, CheckError for a graph that fails, BundleError if `out` cannot be written.
+    """
+    step = progress or (lambda stage, done, total: None)
+    target = open_source(source, context)
+    names = ["draft", *(f"draft{i}" for i in range(2, len(drafts) + 1))]
+    models = {name: open_source(draft, context) for name, draft in zip(names, drafts, strict=False)}
+    for name, draft in models.items():
+        check_same_tokens(target, draft, name)
+    with writing(out) as folder:
+        target.tokenizer().save(str(folder / "tokenizer.json"))
+        template = None
+        if target.chat_template:
+            (folder / "chat_template.jinja").write_text(target.chat_template, encoding="utf-8")
+            template = bundle.describe(folder, "chat_template.jinja", "chat_template")
+        written = _deliver(folder, "target", target, weights, flavour, check, step)
+        drafters = []
+        for name, draft in models.items():
+            path = f"drafters/{name}"
+            part = _deliver(folder, path, draft, weights, flavour, check, step)
+            drafters.append(
+                bundle.DrafterInfo(
+                    name=name,
+                    kind="draft",
+                    path=path,
+                    model=_model_info(draft),
+                    weights=part.format,
+                    source=bundle.Source(**draft.origin),
+                    graphs=part.files,
+                    checks=part.checks,
+                )
+            )
+        manifest = bundle.Manifest(
+            format=bundle.FORMAT,
+            name=Path(out).name,
+            created_by=f"specrt {version('specrt')}",
+            source=bundle.Source(**target.origin),
+            model=_model_info(target),
+            weights=written.format,
+            flavour=flavour,
+            graphs=written.files,
+            tokenizer=bundle.describe(folder, "tokenizer.json", "tokenizer"),
+            chat_template=template,
+            generation=target.generation,
+            drafters=tuple(drafters),
+            checks=written.checks,
+        )
+        (folder / bundle.MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    return manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One graph as delivered."""
+
+    format: str
+    files: tuple[bundle.BundleFile, ...]
+    checks: Mapping[str, Any]
+
+
+def _deliver(
+    folder: Path,
+    path: str,
+    model: Checkpoint,
+    weights: str | None,
+    flavour: str,
+    check: bool,
+    step: Progress,
+) -> Part:
+    """Write and check the graph of one model, in the wanted format or the smallest good one."""
+    tokens = model.tokenizer().encode(sample_text(), add_special_tokens=False).ids
+    tokens = tokens[: sample_length(model.config.vocab, model.config.context)]
+    reference = None
+    if check:
+        reference = reference_logits(model, tokens, lambda i, n: step(f"{path}: reference", i, n))
+    for format in [weights] if weights else candidates(model):
+        shutil.rmtree(folder / path, ignore_errors=True)
+        nodes = _write(folder / path, path, model, format, step)
+        checks: dict[str, Any] = {"nodes": nodes}
+        if reference is None:
+            break
+        session = Session(
+            folder / path / "model.onnx",
+            context=model.config.context,
+            vocab=model.config.vocab,
+            provider="cpu",
+        )
+        step(f"{path}: checks", 0, 2)
+        checks |= check_graph(session, tokens, FORMATS[format].limits)
+        step(f"{path}: checks", 1, 2)
+        quality = measure(session, tokens, reference)
+        checks["quality"] = asdict(quality)
+        step(f"{path}: checks", 2, 2)
+        del session
+        if quality.kl <= GOOD:
+            break
+    files = (
+        bundle.describe(folder, f"{path}/model.onnx", "decoder"),
+        bundle.describe(folder, f"{path}/model.onnx.data", "weights"),
+    )
+    return Part(format, files, checks)
+
+
+def _write(folder: Path, path: str, model: Checkpoint, format: str, step: Progress) -> int:
+    """Write one graph; returns its number of nodes."""
+    total, done = len(layer_weights(model.config, 0)) * len(model.config.layers) + 2, 0
+    total -= model.config.tied
+
+    def counted() -> None:
+        nonlocal done
+        done += 1
+        step(f"{path}: packing {format}", done, total)
+
+    packer = Packer(model, format, counted)
+    return write_decoder(folder, model.config, packer, dtype=FORMATS[format].dtype)
+
+
+def candidates(model: Checkpoint) -> list[str]:
+    """Formats to try, smallest first. A quantised checkpoint is not rounded a second time to few
+    bits: int4 is tried only where it holds the checkpoint's own values."""
+    matrices = [model.tensor(name) for name in model.names]
+    kinds = {tensor.kind for tensor in matrices if len(tensor.shape) == 2}
+    return [*(["int4"] if kinds <= CARRIED_TO_INT4 else []), "int8", "fp32"]
+
+
+def check_same_tokens(target: Checkpoint, draft: Checkpoint, name: str) -> None:
+    """SourceError unless every token id means the same text to both models."""
+    ours, theirs = _texts(target), _texts(draft)
+    for token in sorted(ours.keys() | theirs.keys()):
+        if ours.get(token) != theirs.get(token):
+            raise SourceError(
+                f"{name} has another tokenizer: token {token} is {theirs.get(token)!r}, the "
+                f"target's is {ours.get(token)!r}; a draft must share the target's tokenizer"
+            )
+
+
+def _texts(model: Checkpoint) -> dict[int, str]:
+    return {token: text for text, token in model.tokenizer().get_vocab().items()}
+
+
+def _model_info(model: Checkpoint) -> bundle.ModelInfo:
+    config = model.config
+    return bundle.ModelInfo(
+        architecture=config.architecture,
+        layers=len(config.layers),
+        hidden=config.hidden,
+        heads=config.heads,
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        vocab=config.vocab,
+        context=config.context,
+        eos_ids=model.eos_ids,
+        bos_id=model.bos_id,
+    )
