@@ -8,6 +8,7 @@ and the target's cache holds exactly the first tokens of the text, in order.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -90,20 +91,14 @@ def _steps(
     end = min(len(tokens) + request.max_tokens, target.capacity)
     rng = np.random.default_rng(request.seed)
     hidden: np.ndarray | None = None
-    committed = min(cached, target.length, len(tokens) - 1)  # cache entries known to be right
     finish: Finish | None = None
-    try:
-        began = perf_counter()
-        target.keep(committed)
-        for start in range(committed, len(tokens) - 1, PREFILL_CHUNK):
-            target.forward(tokens[start : min(start + PREFILL_CHUNK, len(tokens) - 1)])
-            committed = target.length
-        prefill_s = perf_counter() - began
-        while len(tokens) < end and finish is None:
+    prefill_s = _prefill(target, tokens, cached)
+    while len(tokens) < end and finish is None:
+        with _undone_on_error(target):
             began = perf_counter()
             budget = min(controller.budget(), end - len(tokens) - 1)
             proposal = drafter.propose(Context(tokens, hidden, sampling), budget, rng)
-            n = proposal.size
+            root, n = target.length, proposal.size
             assert n <= budget, f"{proposal.source} proposed {n} tokens on a budget of {budget}"
             drafted = perf_counter()
             output = target.forward(*_block(tokens[-1], proposal), last=n + 1)
@@ -112,22 +107,19 @@ def _steps(
             verdict = verify(proposal, logits, sampling, rng)
             block = (*proposal.tokens[list(verdict.path)].tolist(), verdict.bonus)
             emitted, finish = cut(block, end - len(tokens), request.stop)
-            rows = [0, *(node + 1 for node in verdict.path)][: len(emitted)]
+            rows = [0, *(node + 1 for node in verdict.path)][: len(emitted)]  # of these tokens
+            top = request.logprobs
+            chances = () if top is None else logprobs(logits[rows], emitted, top)
             hidden = None if output.hidden is None else output.hidden[rows]
+            target.keep(root + 1, verdict.path[: len(emitted) - 1])  # all but the last token
+            verified = perf_counter()
             tokens += emitted
-            target.keep(committed + 1, verdict.path[: len(emitted) - 1])  # all but the last token
-            committed = target.length
-            chances = (
-                ()
-                if request.logprobs is None
-                else logprobs(logits[rows], emitted, request.logprobs)
-            )
             step = Step(
                 emitted=emitted,
                 drafted=n,
                 accepted=min(len(verdict.path), len(emitted)),
                 depth=proposal.depth,
-                seconds=(drafted - began, scored - drafted, perf_counter() - scored),
+                seconds=(drafted - began, scored - drafted, verified - scored),
                 source=proposal.source,
                 reason=controller.reason,
                 finish=finish,
@@ -135,12 +127,30 @@ def _steps(
                 logprobs=chances,
                 detail=detail(proposal, logits, sampling, verdict) if request.traced else None,
             )
-            prefill_s = 0.0
-            controller.observe(step)
-            yield step
-    finally:
-        if target.length > committed:
-            target.keep(committed)
+        prefill_s = 0.0
+        controller.observe(step)
+        yield step
+
+
+def _prefill(target: Session, tokens: Sequence[int], cached: int) -> float:
+    """Read all but the last token, keeping what the cache has of them; the seconds it took."""
+    began = perf_counter()
+    last = len(tokens) - 1
+    target.keep(min(cached, target.length, last))
+    for start in range(target.length, last, PREFILL_CHUNK):
+        target.forward(tokens[start : min(start + PREFILL_CHUNK, last)])
+    return perf_counter() - began
+
+
+@contextmanager
+def _undone_on_error(target: Session) -> Iterator[None]:
+    """An exception inside, an interrupt too, takes back what the cache read inside."""
+    length = target.length
+    try:
+        yield
+    except BaseException:
+        target.keep(length)
+        raise
 
 
 def _block(root: int, proposal: Proposal) -> tuple[np.ndarray, np.ndarray | None]:

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from specrt.runtime.distribution import draw
+from specrt.runtime.distribution import Distribution, draw, point
 from specrt.runtime.errors import CapacityError
 from specrt.runtime.interfaces import Context
 from specrt.runtime.proposal import NOTHING, ROOT, Proposal
@@ -90,35 +90,40 @@ class Oracle:
 
 class RandomTree:
     """A tree of `width` children a node, drawn without replacement from the fake model `seed`;
-    nodes are numbered level by level. certain: hides the laws and takes the most likely ones."""
+    nodes are numbered level by level. certain: the most likely ones, without laws."""
 
     def __init__(self, seed: int, vocab: int, width: int = 2, *, certain: bool = False) -> None:
         self.seed, self.vocab, self.width, self.certain = seed, vocab, width, certain
 
     def propose(self, context: Context, budget: int, rng: np.random.Generator) -> Proposal:
-        tokens: list[int] = []
-        parents: list[int] = []
-        laws = []
+        nodes: list[tuple[int, int, Distribution]] = []  # token, parent, law
         texts = {ROOT: tuple(context.tokens)}
         node = ROOT
-        while len(tokens) < budget:
+        while len(nodes) < budget:
             row = fake_logits(self.seed, self.vocab, texts[node])
-            q = context.sampling.distribution(row)
-            best = np.argsort(-row, kind="stable")
-            for rank in range(min(self.width, budget - len(tokens))):
-                token = int(best[rank]) if self.certain else draw(q, rng)
-                if q.of(token) == 0 and not self.certain:
-                    break
-                texts[len(tokens)] = (*texts[node], token)
-                tokens.append(token)
-                parents.append(node)
-                laws.append(q)
-                rest = q.without(token)
-                if rest is q:
-                    break
-                q = rest
+            children = self._best(row) if self.certain else self._drawn(row, context, rng)
+            for token, law in children[: budget - len(nodes)]:
+                texts[len(nodes)] = (*texts[node], token)
+                nodes.append((token, node, law))
             node += 1
-        if not tokens:
+        if not nodes:
             return NOTHING
-        probs = None if self.certain else tuple(laws)
+        tokens, parents, laws = zip(*nodes, strict=True)
+        probs = None if self.certain else laws
         return Proposal(np.array(tokens), np.array(parents), probs, "tree")
+
+    def _best(self, row: np.ndarray) -> list[tuple[int, Distribution]]:
+        return [(int(x), point(int(x))) for x in np.argsort(-row, kind="stable")[: self.width]]
+
+    def _drawn(
+        self, row: np.ndarray, context: Context, rng: np.random.Generator
+    ) -> list[tuple[int, Distribution]]:
+        children: list[tuple[int, Distribution]] = []
+        q = context.sampling.distribution(row)
+        while len(children) < self.width:
+            children.append((draw(q, rng), q))
+            rest = q.without(children[-1][0])
+            if rest is q:  # nothing else is left
+                break
+            q = rest
+        return children

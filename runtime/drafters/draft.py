@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from specrt.runtime.distribution import Distribution, draw
+from specrt.runtime.errors import BundleError
 from specrt.runtime.interfaces import Context, Session
 from specrt.runtime.prefix import common_prefix
 from specrt.runtime.proposal import NOTHING, Proposal, chain
@@ -22,8 +23,13 @@ class DraftModel:
     proposed. The draft's tokens must mean what the target's mean."""
 
     def __init__(self, session: Session, limit: int | None = None, name: str = "draft") -> None:
+        if limit is not None and limit > session.vocab:
+            raise BundleError(
+                f"the draft {name} has {session.vocab} tokens, the target {limit}: it cannot read "
+                "the target's text; use a draft of the same tokenizer"
+            )
         self._session = session
-        self._limit = min(limit or session.vocab, session.vocab)
+        self._limit = limit or session.vocab
         self._name = name
         self._seen: list[int] = []  # the tokens its cache has read
 
