@@ -10,6 +10,6 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     2
     """
     shared = min(len(a), len(b))
-    if list(a[:shared]) == list(b[:shared]):  # the usual case, 15 us for 8,000 tokens
+    if a[:shared] == b[:shared]:  # the usual case, at the speed of one comparison
         return shared
-    return next(i for i in range(shared) if a[i] != b[i])
+    return next((i for i in range(shared) if a[i] != b[i]), shared)

@@ -73,6 +73,7 @@ def test_a_common_prefix_is_as_long_as_both_agree(a, b):
     length = common_prefix(a, b)
     assert a[:length] == b[:length]
     assert length == min(len(a), len(b)) or a[length] != b[length]
+    assert common_prefix(tuple(a), b) == length
 
 
 # Prompt lookup

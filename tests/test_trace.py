@@ -98,6 +98,14 @@ def test_the_log_probabilities_are_those_of_the_raw_logits():
         text = (*text, token)
 
 
+def test_a_block_cut_by_a_stop_has_a_log_probability_for_each_token_left():
+    stop = one_step(Oracle(0, 5)).emitted[1]
+    step = one_step(Oracle(0, 5), logprobs=1, stop=frozenset({stop}))
+    assert [found.token for found in step.logprobs] == list(step.emitted)
+    assert step.emitted[-1] == stop
+    assert len(step.emitted) <= step.drafted
+
+
 def test_log_probabilities_without_alternatives_have_none():
     assert one_step(Plain(), logprobs=0).logprobs[0].top == ()
 
