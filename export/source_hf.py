@@ -86,7 +86,7 @@ class FolderCheckpoint:
     @property
     def generation(self) -> dict[str, Any]:
         found = self.settings["generation_config.json"]
-        if found.get("do_sample") is False:
+        if found.get("do_sample") is not True:
             return {}
         return {
             name: found[name] for name in GENERATION if isinstance(found.get(name), int | float)
@@ -115,9 +115,7 @@ class FolderCheckpoint:
 def open_folder(folder: Path, context: int | None = None) -> FolderCheckpoint:
     """Read and check a Hugging Face folder; SourceError says what is wrong with it."""
     if not (folder / "config.json").is_file():
-        raise SourceError(
-            f"{folder.name} has no config.json; it is not a Hugging Face model folder"
-        )
+        raise SourceError(f"{folder.name} has no config.json; give a Hugging Face model folder")
     settings = {
         name: _read_json(folder / name)
         for name in ("config.json", "generation_config.json", "tokenizer_config.json")
@@ -212,15 +210,13 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
             raise SourceError(f"{folder.name}/{index.name} has no weight_map of file names")
         names = sorted(set(places.values()))
         for name in names:
-            if Path(name).name != name or name in (".", ".."):
+            if Path(name).name != name or name in ("", ".", ".."):
                 raise SourceError(f"{folder.name}/{index.name} names {name!r}, outside the folder")
     else:
         names = sorted(x.name for x in folder.glob("*.safetensors"))
     for name in names:
         if not (folder / name).is_file():
-            raise SourceError(
-                f"{folder.name} lacks {name}, which its index names; download it again"
-            )
+            raise SourceError(f"{folder.name} lacks {name}, named by its index; download it again")
     if not names:
         pickles = [*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")]
         if pickles:
