@@ -40,17 +40,23 @@ class FakeModel:
     wrong: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     calls: list[tuple[str, str, int]] = field(default_factory=list)
+    cold: list[bool] = field(default_factory=list)  # whether each question met an emptied cache
+    last: tuple[Sequence[int] | None, str] | None = None
 
     def generate(
         self,
+        prompt: Sequence[int] | None = None,
         *,
-        messages: Sequence[dict[str, str]],
+        messages: Sequence[dict[str, str]] | None = None,
         drafter: str,
         max_tokens: int,
         temperature: float,
         seed: int,
     ) -> FakeResult:
-        self.calls.append((messages[0]["content"], drafter, max_tokens))
+        if messages is not None:
+            self.calls.append((messages[0]["content"], drafter, max_tokens))
+            self.cold.append(self.last == (latency.OTHER_PROMPT, drafter))
+        self.last = (prompt, drafter)
         if drafter in self.failing:
             raise ValueError("out of order")
         if drafter in self.unknown:
@@ -161,6 +167,12 @@ def test_methods_take_turns_at_going_first_after_a_warm_up() -> None:
     plain_first, plain_last = ["none", "ngram"], ["ngram", "none"]
     order = [plain_first, plain_first, plain_last, plain_last, plain_first]  # the warm-up first
     assert [drafter for _, drafter, _ in model.calls] == [name for pair in order for name in pair]
+
+
+def test_no_method_finds_its_prompt_in_the_cache() -> None:
+    model = FakeModel()
+    records(model)
+    assert model.cold == [True] * 6
 
 
 def test_a_prompt_may_ask_for_its_own_length() -> None:
