@@ -14,6 +14,7 @@ from typing import Any
 
 import gguf
 import numpy as np
+
 from specrt.export.source import Tensor
 from specrt.runtime.errors import SourceError
 
@@ -121,8 +122,6 @@ class _Cursor:
             return numbers
         if kind != STRING:
             raise _Corrupt(f"an array of type {kind} at byte {self.at} is not supported")
-        if count * 8 > self.size - self.at:
-            raise _Corrupt(f"{count} texts at byte {self.at} are more than the file can hold")
         return [self.text(self.size) for _ in range(count)]
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import shutil
+import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ import pytest
 from gguf_blocks import DRAWN, ENCODED
 from gguf_writer import write_gguf
 from golden.cases import CASES
-from specrt.export.source import open_source
-from specrt.runtime.errors import SourceError
 from wide_llama import write_wide_llama
 
+from specrt.export.source import open_source
+from specrt.runtime.errors import SourceError
+
 MODELS = Path(__file__).parent / "golden" / "models"
+UINT8, ARRAY = 0, 9  # metadata value types
 WRITTEN = sorted(name for name, case in CASES.items() if case.gguf and "multi" not in name)
 
 
@@ -237,6 +240,7 @@ def test_metadata_that_cannot_be_right_are_refused(values, message, tmp_path):
             {"blk.0.ffn_up.weight": np.ones((32, 32), np.int8)},
             "has type I8, which is not",
         ),
+        ({"rope_freqs.weight": np.ones(8, np.int8)}, "rope_freqs.weight has type I8"),
         ({"rope_freqs.weight": np.ones(3, np.float32)}, "short_factor is 3 values; .* list of 8"),
         ({"rope_freqs.weight": np.zeros(8, np.float32)}, r"short_factor\[0\] is 0.0"),
         ({"rope_freqs.weight": np.ones((8, 2), np.float32)}, "must be a short list"),
@@ -267,9 +271,7 @@ def test_a_truncated_file_is_refused(share, tmp_path):
 
 def test_a_file_of_another_kind_is_refused(tmp_path):
     (tmp_path / "x.gguf").write_bytes(b"PK\x03\x04" * 100)
-    with pytest.raises(
-        SourceError, match=r"x.gguf is not a GGUF file: it does not begin"
-    ):
+    with pytest.raises(SourceError, match=r"x.gguf is not a GGUF file: it does not begin"):
         open_source(tmp_path / "x.gguf")
 
 
@@ -289,13 +291,37 @@ def test_absurd_counts_are_refused_at_once(place, tmp_path):
         open_source(path)
 
 
-def test_an_unknown_tensor_type_is_refused(tmp_path):
+@pytest.mark.parametrize("alignment", [0, 33, 1 << 20, 32.0, "32", [32]])
+def test_an_alignment_that_is_no_power_of_two_is_refused(alignment, tmp_path):
+    path = tiny(tmp_path / "x.gguf", general__alignment=alignment)
+    with pytest.raises(SourceError, match=r"general.alignment is .*; it must be a power of two"):
+        open_source(path)
+
+
+def test_a_list_longer_than_any_vocabulary_is_refused(tmp_path):
+    count, key = (1 << 22) + 1, b"a.b"
+    pair = struct.pack("<Q3sIIQ", len(key), key, ARRAY, UINT8, count)
+    (tmp_path / "x.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + pair + bytes(count))
+    with pytest.raises(SourceError, match="a list of 4194305 values; at most 4194304 make sense"):
+        open_source(tmp_path / "x.gguf")
+
+
+@pytest.mark.parametrize(
+    ("place", "new", "message"),
+    [
+        (0, 9, "tensor output_norm.weight has 9 dimensions"),
+        (4, 0, "tensor output_norm.weight is empty"),
+        (12, 250, "tensor output_norm.weight has the unknown type number 250"),
+        (16, 8, "tensor output_norm.weight at 520 is not aligned to 32 bytes"),
+        (22, 1, "tensor output_norm.weight ends at [0-9]+, after the file's end"),
+    ],
+)
+def test_a_tensor_description_that_cannot_be_right_is_refused(place, new, message, tmp_path):
     path = tiny(tmp_path / "x.gguf")
     content = bytearray(path.read_bytes())
-    kind = content.index(b"output_norm.weight") + len("output_norm.weight") + 4 + 8
-    content[kind : kind + 4] = (250).to_bytes(4, "little")
+    content[content.index(b"output_norm.weight") + len("output_norm.weight") + place] = new
     path.write_bytes(content)
-    with pytest.raises(SourceError, match=r"tensor output_norm.weight has the unknown type"):
+    with pytest.raises(SourceError, match=f"x.gguf is not a valid GGUF file: {message}"):
         open_source(path)
 
 
