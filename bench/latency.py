@@ -6,7 +6,6 @@ object); a run that fails gives one too.
 """
 
 import hashlib
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -86,7 +85,7 @@ class Run:
 
 
 def run(
-    bundle: str | os.PathLike[str],
+    bundle: str | Path,
     drafters: Sequence[str] = ("auto",),
     suites: Sequence[str] = KINDS,
     repeat: int = 3,
@@ -111,6 +110,8 @@ def measure(model: Model, plan: Plan) -> Iterator[Record]:
         warm_up = _attempt(model, plan, plan.prompts[0], method, WARMUP_TOKENS)
         if isinstance(warm_up.error, SpecrtError):  # wrong use, as an unknown drafter
             raise warm_up.error
+        if warm_up.error and method == BASELINE:  # nothing to compare with
+            raise warm_up.error
     for turn in range(plan.repeat):
         for index, prompt in enumerate(plan.prompts):
             first = (turn + index) % len(methods)
@@ -123,7 +124,7 @@ def measure(model: Model, plan: Plan) -> Iterator[Record]:
 
 
 def document(
-    bundle: str | os.PathLike[str], plan: Plan, records: Sequence[Record], load_s: float
+    bundle: str | Path, plan: Plan, records: Sequence[Record], load_s: float
 ) -> dict[str, Any]:
     """All that is known of a benchmark, as one JSON object."""
     manifest = (Path(bundle) / MANIFEST).read_bytes()

@@ -39,6 +39,7 @@ class FakeModel:
     failing: tuple[str, ...] = ()
     wrong: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
     calls: list[tuple[str, str, int]] = field(default_factory=list)
     cold: list[bool] = field(default_factory=list)  # whether each question met an emptied cache
     last: tuple[Sequence[int] | None, str] | None = None
@@ -57,10 +58,12 @@ class FakeModel:
             self.calls.append((messages[0]["content"], drafter, max_tokens))
             self.cold.append(self.last == (latency.OTHER_PROMPT, drafter))
         self.last = (prompt, drafter)
-        if drafter in self.failing:
+        if drafter in self.failing and messages and max_tokens != latency.WARMUP_TOKENS:
             raise ValueError("out of order")
         if drafter in self.unknown:
             raise RequestError("no such drafter")
+        if drafter in self.broken:
+            raise ValueError("broken from the start")
         blocks = [(1,), (2,), (3,), (4,)] if drafter == "none" else [(1,), (2, 3, 4)]
         trace = Trace(5, drafter, seed)
         for block in blocks:
@@ -222,6 +225,15 @@ def test_a_failed_run_is_kept_and_the_others_go_on() -> None:
 def test_wrong_use_ends_the_benchmark_at_the_warm_up() -> None:
     with pytest.raises(RequestError, match="no such drafter"):
         records(FakeModel(unknown=("ngram",)))
+
+
+def test_a_baseline_that_cannot_run_ends_the_benchmark() -> None:
+    with pytest.raises(ValueError, match="broken"):
+        records(FakeModel(broken=("none",)))
+
+
+def test_a_drafter_that_cannot_run_does_not() -> None:
+    assert [bool(r["error"]) for r in records(FakeModel(broken=("ngram",)))] == [False, True] * 2
 
 
 # Documents
