@@ -46,6 +46,7 @@ numbers = st.tuples(
     places, st.sampled_from(EDGES), st.sampled_from([4, 8]).map(lambda n: (n, (1 << 8 * n) - 1))
 ).map(lambda t: (t[0], (t[1] & t[2][1]).to_bytes(t[2][0], "little")))
 overwrites = st.one_of(numbers, st.tuples(places, st.binary(min_size=1, max_size=4)))
+rewrites = st.tuples(places, st.text('0123456789-.[]{},:"', min_size=1, max_size=4).map(str.encode))
 cuts = st.one_of(st.none(), places)
 fuzzed = settings(
     max_examples=400, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -130,7 +131,7 @@ def test_noise_after_a_gguf_header_is_read_or_refused(content, version, tmp_path
         assert "\n" not in str(error)  # noqa: PT017
 
 
-@given(wounds=st.lists(overwrites, min_size=1, max_size=4), cut=cuts)
+@given(wounds=st.lists(rewrites | overwrites, min_size=1, max_size=3), cut=cuts)
 @fuzzed
 def test_a_damaged_safetensors_file_is_read_or_refused(wounds, cut, tmp_path):
     folder = tmp_path / "folder"
