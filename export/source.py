@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import gguf
 import numpy as np
+
 from specrt.models.config import DecoderConfig
 from specrt.runtime.errors import SourceError
 

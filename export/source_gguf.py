@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from specrt.export.gguf_file import PART, GgufFile, read_gguf
 from specrt.export.source import Tensor, check_tensors, sha256
 from specrt.models.config import DecoderConfig

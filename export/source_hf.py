@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from specrt.export.source import Tensor, check_tensors, sha256
 from specrt.models.config import DecoderConfig
 from specrt.models.families import decoder_config

@@ -7,6 +7,7 @@ llama3, yarn and longrope all become `Rope.factors` and `Rope.scale`, and nothin
 import math
 
 import numpy as np
+
 from specrt.models.config import Rope
 from specrt.models.fields import Fields, UnsupportedError
 

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import pytest
+
 from specrt.models.families import FAMILIES, decoder_config
 from specrt.models.fields import UnsupportedError
 

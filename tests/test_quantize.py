@@ -5,6 +5,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+
 from specrt.export import quantize
 from specrt.export.quantize import Packed, pack
 from specrt.export.rounding import round_to, search, search_symmetric

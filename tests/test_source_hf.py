@@ -13,6 +13,7 @@ import pytest
 from gguf_writer import read_tensors
 from golden.cases import CASES
 from safetensors.numpy import load_file, save_file
+
 from specrt.export import hub
 from specrt.export.source import open_source
 from specrt.export.source_hf import FolderCheckpoint
