@@ -93,33 +93,3 @@ class SharedCache:
             self._arrays.append(array)
             self._values.append(ort.OrtValue.ortvalue_from_numpy(array))
         self._bound = None
-
-
-class GrownCache:
-    """Buffers that a graph gives back longer each time (past and present of foreign decoders)."""
-
-    def __init__(
-        self, names: Sequence[tuple[str, str]], shape: tuple[int, int], dtype: type[np.generic]
-    ) -> None:
-        self.length = 0
-        self._names = tuple(names)
-        empty = np.zeros((1, shape[0], 0, shape[1]), dtype)
-        self._values = {past: ort.OrtValue.ortvalue_from_numpy(empty) for past, _ in names}
-
-    def bind(self, binding: ort.IOBinding, rows: int) -> None:
-        for past, present in self._names:
-            binding.bind_ortvalue_input(past, self._values[past])
-            binding.bind_output(present, "cpu")
-
-    def absorb(self, outputs: Mapping[str, ort.OrtValue], rows: int) -> None:
-        self._values = {past: outputs[present] for past, present in self._names}
-        self.length += rows
-
-    def keep(self, length: int, path: Sequence[int] = ()) -> None:
-        rows = np.concatenate([np.arange(length), length + np.asarray(path, np.int64)])
-        if rows.size == self.length and rows.size == length:
-            return
-        for past, value in self._values.items():
-            kept = np.ascontiguousarray(value.numpy()[:, :, rows])
-            self._values[past] = ort.OrtValue.ortvalue_from_numpy(kept)
-        self.length = int(rows.size)
