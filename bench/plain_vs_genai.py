@@ -3,6 +3,7 @@
     python bench/plain_vs_genai.py GENAI_MODEL BUNDLE --genai-python other/.venv/bin/python
 
 Each engine runs in its own process, the processes take turns, and a process asks every prompt once.
+Both get the same number of threads: onnxruntime-genai's own choice can be half as many and slower.
 The file is also what those processes run, and onnxruntime-genai may live in an environment without
 specrt: so only the standard library is imported at the top. POSIX only (wait4).
 """
@@ -20,12 +21,13 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-ENGINES = ("genai", "specrt")
+ENGINES = {"genai": "onnxruntime_genai", "specrt": "specrt"}  # engine -> module
 WARMUP_TOKENS = 16
 FIGURES = {  # name -> its title
     "tokens_per_s": "decode tokens/s",
     "ttft_s": "first token s",
-    "load_s": "import and load s",
+    "import_s": "import s",
+    "load_s": "load s",
     "peak_rss_mb": "peak memory MB",
 }
 
@@ -50,12 +52,13 @@ def main(argv: list[str] | None = None) -> int:
         )
         return 2
     models = {"genai": options.genai_model, "specrt": options.bundle}
+    threads = options.threads or _physical_cores()
     prompts = choose(options.prompts)
+    job = {"prompts": prompts, "max_tokens": options.max_tokens, "threads": threads}
     processes = []
     for turn in range(options.rounds):
-        for engine in ENGINES if turn % 2 == 0 else ENGINES[::-1]:
-            job = {"model": models[engine], "prompts": prompts, "max_tokens": options.max_tokens}
-            process = run_worker(pythons[engine], engine, job)
+        for engine in list(ENGINES)[:: 1 if turn % 2 == 0 else -1]:
+            process = run_worker(pythons[engine], engine, {**job, "model": models[engine]})
             if "error" in process:
                 print(f"plain_vs_genai: {engine} failed: {process['error']}", file=sys.stderr)
                 return 2
@@ -107,20 +110,20 @@ def run_worker(python: str, engine: str, job: Mapping[str, Any]) -> dict[str, An
 def work(engine: str, job: Mapping[str, Any]) -> dict[str, Any]:
     """What a process does: load, warm up, ask each prompt once."""
     start = perf_counter()
-    ask = {"genai": open_genai, "specrt": open_specrt}[engine](job["model"])
-    load_s = perf_counter() - start
+    module = importlib.import_module(ENGINES[engine])
+    imported = perf_counter()
+    ask = {"genai": open_genai, "specrt": open_specrt}[engine](module, job["model"], job["threads"])
+    loaded = perf_counter()
     ask(job["prompts"][0]["messages"], WARMUP_TOKENS)
     runs = [
         {"id": prompt["id"], **ask(prompt["messages"], job["max_tokens"])}
         for prompt in job["prompts"]
     ]
-    return {"load_s": load_s, "runs": runs}
+    return {"import_s": imported - start, "load_s": loaded - imported, "runs": runs}
 
 
-def open_specrt(bundle: str) -> Ask:
-    import specrt
-
-    model = specrt.load(bundle, drafter="none", provider="cpu")
+def open_specrt(specrt: Any, bundle: str, threads: int) -> Ask:
+    model = specrt.load(bundle, drafter="none", provider="cpu", threads=threads)
 
     def ask(messages: Messages, limit: int) -> Answer:
         model.generate((0,), max_tokens=1)  # forgets what the last prompt shares with this one
@@ -134,17 +137,17 @@ def open_specrt(bundle: str) -> Ask:
     return ask
 
 
-def open_genai(folder: str) -> Ask:
-    import numpy as np
-
-    genai = importlib.import_module("onnxruntime_genai")
-    model = genai.Model(folder)
+def open_genai(genai: Any, folder: str, threads: int) -> Ask:
+    config = genai.Config(folder)
+    options = {"intra_op_num_threads": threads}
+    config.overlay(json.dumps({"model": {"decoder": {"session_options": options}}}))
+    model = genai.Model(config)
     tokenizer = genai.Tokenizer(model)
 
     def ask(messages: Messages, limit: int) -> Answer:
         start = perf_counter()
         text = tokenizer.apply_chat_template(json.dumps(messages), add_generation_prompt=True)
-        prompt = np.asarray(tokenizer.encode(text), np.int32)
+        prompt = tokenizer.encode(text)  # (n,) int32
         params = genai.GeneratorParams(model)
         params.set_search_options(max_length=prompt.size + limit, do_sample=False)
         generator = genai.Generator(model, params)
@@ -190,9 +193,16 @@ def _medians(processes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {
         "tokens_per_s": median((run["tokens"] - 1) / run["decode_s"] for run in runs),
         "ttft_s": median(run["ttft_s"] for run in runs),
+        "import_s": median(process["import_s"] for process in processes),
         "load_s": median(process["load_s"] for process in processes),
         "peak_rss_mb": median(process["peak_rss_mb"] for process in processes),
     }
+
+
+def _physical_cores() -> int:
+    from specrt.runtime.providers import physical_cores
+
+    return physical_cores()
 
 
 def _positive(text: str) -> int:
@@ -213,6 +223,7 @@ def _parser() -> argparse.ArgumentParser:
         "--max-tokens", type=_positive, default=128, help="tokens each (%(default)s)"
     )
     parser.add_argument("--rounds", type=_positive, default=3, help="processes each (%(default)s)")
+    parser.add_argument("--threads", type=_positive, help="of both (one a physical core)")
     return parser
 
 
