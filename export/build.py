@@ -80,11 +80,22 @@ def export(
 ) -> bundle.Manifest:
     """Export a checkpoint, and drafts with the same tokenizer, into the bundle `out`.
 
-    source, drafts: a GGUF file, a Hugging Face folder or a hub id. weights: fp32, fp16, int8, int4
-    or w8a8; None takes the smallest whose mean KL to the checkpoint is at most GOOD. context: most
-    tokens of a text, None = the model's own limit. Raises SourceError for a checkpoint that cannot
-    be used, CheckError for a graph that fails, BundleError if `out` cannot be written.
+    source, drafts: a GGUF file, a Hugging Face folder or a hub id; source may also be a decoder
+    that another exporter made (see foreign.py), which is then run as it is. weights: fp32, fp16,
+    int8, int4 or w8a8; None takes the smallest whose mean KL to the checkpoint is at most GOOD.
+    context: most tokens of a text, None = the model's own limit. Raises SourceError for a
+    checkpoint that cannot be used, CheckError for a graph that fails, BundleError if `out` cannot
+    be written.
     """
+    from specrt.export.foreign import export_foreign, find_graph  # which builds on this file
+
+    if (graph := find_graph(source)) is not None:
+        if drafts or weights or flavour != "cpu":
+            raise SourceError(
+                f"{graph.name} is a finished graph and is run as it is: "
+                "leave out --draft, --weights and --flavour"
+            )
+        return export_foreign(graph, out, context=context, check=check, progress=progress)
     step = progress or (lambda stage, done, total: None)
     target = open_source(source, context)
     names = ["draft", *(f"draft{i}" for i in range(2, len(drafts) + 1))]

@@ -103,7 +103,13 @@ class ForeignSession:
             binding.bind_ortvalue_input(name, value)
         for name in self._results:
             binding.bind_output(name, "cpu")
-        self._session.run_with_iobinding(binding)
+        try:
+            self._session.run_with_iobinding(binding)
+        except Exception as error:  # onnxruntime raises its own types, all of them private
+            reason = str(error).strip().splitlines()[0][:300]
+            raise BundleError(
+                f"the graph cannot read {rows} tokens after {self.length}: {reason}"
+            ) from None
         logits, *presents = binding.get_outputs()
         self._check(rows, total, logits, presents)
         self._past = dict(zip(self._past, presents, strict=True))
