@@ -6,11 +6,12 @@ Where the original tokenizer.json and other readers of GGUF differ, the original
 from collections.abc import Mapping
 from typing import Any
 
+from tokenizers import AddedToken, Tokenizer, processors
+
 from specrt.export.tokenizer_bpe import byte_level_bpe, family_of
 from specrt.export.tokenizer_fields import PREFIX, Kind, Vocabulary, read_vocabulary
 from specrt.export.tokenizer_spm import sentencepiece_bpe, unigram, with_spaces_restored
 from specrt.runtime.errors import SourceError
-from tokenizers import AddedToken, Tokenizer, processors
 
 MODELS = ("gemma4", "gpt2", "llama", "t5")
 
@@ -73,11 +74,13 @@ def _add_special_tokens(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
 
 
 def _add_ends(tokenizer: Tokenizer, vocabulary: Vocabulary, starts: bool, ends: bool) -> None:
-    bos = [vocabulary.bos] if starts and vocabulary.bos is not None else []
-    eos = [vocabulary.eos] if ends and vocabulary.eos is not None else []
-    texts = {i: vocabulary.tokens[i] for i in bos + eos}
-    if texts:
+    ids = {"bos": vocabulary.bos if starts else None, "eos": vocabulary.eos if ends else None}
+    added = {name: i for name, i in ids.items() if i is not None}
+    if added:  # by name, since a token's own text may mean something in a template
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=[*(texts[i] for i in bos), "$A", *(texts[i] for i in eos)],
-            special_tokens=[(text, i) for i, text in texts.items()],
+            single=[name for name in ("bos", "$A", "eos") if name in ("$A", *added)],
+            special_tokens=[
+                {"id": name, "ids": [i], "tokens": [vocabulary.tokens[i]]}
+                for name, i in added.items()
+            ],
         )

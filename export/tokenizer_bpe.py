@@ -6,9 +6,10 @@ text is normalised first, are those of the family's own tokenizer.json.
 
 from dataclasses import dataclass
 
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
 from specrt.export.tokenizer_fields import Vocabulary
 from specrt.runtime.errors import SourceError
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 # Steps with names; every other step is a regular expression that isolates what it matches.
 DIGIT, DIGITS, PUNCTUATION, WORDS = "<digit>", "<digits>", "<punctuation>", "<words>"

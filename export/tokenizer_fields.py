@@ -4,6 +4,7 @@ Invariant: every text of a Vocabulary is valid Unicode and unique, its lists are
 every id it names exists.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -135,7 +136,7 @@ def _scores(fields: Mapping[str, Any], count: int) -> tuple[float, ...]:
     if len(scores) != count:
         raise SourceError(f"{PREFIX}scores has {len(scores)} entries, tokens has {count}")
     for i, score in enumerate(scores):
-        if not isinstance(score, int | float) or score != score:
+        if not isinstance(score, int | float) or not math.isfinite(score):
             raise SourceError(f"{PREFIX}scores[{i}] is {score!r:.40}, not a number; re-convert it")
     return tuple(float(score) for score in scores)
 

@@ -6,9 +6,10 @@ Words are told apart by "▁" in place of the space, and what the vocabulary lac
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
 from specrt.export.tokenizer_fields import Kind, Vocabulary
 from specrt.runtime.errors import SourceError
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 SPACE = "▁"
 
