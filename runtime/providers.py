@@ -5,6 +5,7 @@ other.
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import onnxruntime as ort
@@ -70,7 +71,8 @@ def _options(threads: int) -> ort.SessionOptions:
     options.log_severity_level = 3
     if not _pool_threads:
         _pool_threads = threads or physical_cores()
-        ort.set_global_thread_pool_sizes(_pool_threads, 1)
+        with suppress(Exception):  # other code of this process has made the pool already
+            ort.set_global_thread_pool_sizes(_pool_threads, 1)
     options.use_per_session_threads = False
     return options
 

@@ -1,0 +1,303 @@
+"""Strings in, pieces of text out: what `specrt.load` gives.
+
+A model runs one request at a time. `generate` waits for another thread's `generate`; a new request
+ends a stream that the same thread left unfinished, and is refused while another thread streams.
+"""
+
+import secrets
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from specrt.runtime.bundle import (
+    DrafterInfo,
+    Manifest,
+    ModelInfo,
+    check_hashes,
+    read_manifest,
+)
+from specrt.runtime.chat import render
+from specrt.runtime.controller import AUTO_BUDGET, Controller, Fixed
+from specrt.runtime.decode import Request, decode
+from specrt.runtime.detail import Logprob
+from specrt.runtime.drafters import named
+from specrt.runtime.drafters.draft import DraftModel
+from specrt.runtime.drafters.ngram import Ngram
+from specrt.runtime.drafters.none import Plain
+from specrt.runtime.errors import RequestError
+from specrt.runtime.interfaces import Drafter, Session
+from specrt.runtime.open import open_session
+from specrt.runtime.prefix import common_prefix
+from specrt.runtime.sampling import Sampling
+from specrt.runtime.text import TextStream, encode, load_tokenizer
+from specrt.runtime.trace import Step, Trace
+
+Messages = Sequence[Mapping[str, Any]]
+Prompt = str | Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """New text and the tokens it came from. from_draft: for each token whether a drafter proposed
+    it. logprobs: for each token, if asked for."""
+
+    text: str
+    tokens: tuple[int, ...]
+    from_draft: tuple[bool, ...]
+    logprobs: tuple[Logprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished text. tokens end before a stop token or stop string; finish_reason is "stop" or
+    "length". trace: the steps, and all figures as trace.summary()."""
+
+    text: str
+    tokens: tuple[int, ...]
+    from_draft: tuple[bool, ...]
+    logprobs: tuple[Logprob, ...]
+    finish_reason: str
+    trace: Trace
+
+
+def load(
+    path: str | Path, *, drafter: str = "auto", provider: str = "auto", threads: int = 0
+) -> "Model":
+    """Open a bundle. drafter: for requests that name none. provider: auto, cpu, cuda or tensorrt.
+    threads: 0 = one per physical core; the first model of a process sets it for all.
+
+    Raises BundleError for a folder that is no whole bundle, ProviderError for a provider that is
+    not there, RequestError for a drafter that the bundle lacks.
+    """
+    return Model(Path(path), drafter=drafter, provider=provider, threads=threads)
+
+
+class Model:
+    """A bundle in memory. Draft models are opened when first asked for."""
+
+    def __init__(self, folder: Path, *, drafter: str, provider: str, threads: int) -> None:
+        self.manifest: Manifest = read_manifest(folder)
+        check_hashes(folder, self.manifest.files)
+        self.tokenizer = load_tokenizer(folder / self.manifest.tokenizer.path)
+        self._template = _read_template(folder, self.manifest)
+        self._limit = min(self.manifest.model.vocab, self.tokenizer.get_vocab_size())
+        self._open = partial(
+            _open, folder, self.manifest.flavour, provider=provider, threads=threads
+        )
+        self._drafters: dict[str, Drafter] = {}
+        self._default = drafter
+        self._target = self._open("target", self.manifest.model)
+        self._drafter(drafter)  # a name the bundle lacks is refused now, not at the first request
+        self._read: Sequence[int] = ()  # the tokens that the target's cache holds
+        self._turn = threading.Lock()  # one generate at a time
+        self._active: Stream | None = None
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """Names of the drafters this bundle has; `a+b` combines, `auto` chooses."""
+        return ("none", "auto", "ngram", *(info.name for info in self.manifest.drafters))
+
+    def generate(self, prompt: Prompt | None = None, **options: Any) -> Result:
+        """Write one text to its end; the arguments are those of `stream`."""
+        with self._turn:
+            stream = self.stream(prompt, **options)
+            for _ in stream:
+                pass
+            return stream.result
+
+    def stream(
+        self,
+        prompt: Prompt | None = None,
+        *,
+        messages: Messages | None = None,
+        raw: bool = False,
+        drafter: str | None = None,
+        budget: int = AUTO_BUDGET,
+        max_tokens: int = 256,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        seed: int | None = None,
+        stop: str | Sequence[str] = (),
+        logprobs: int | None = None,
+        traced: bool = False,
+    ) -> "Stream":
+        """Write one text, a `Piece` at a time.
+
+        prompt: the user's question, or with `raw` a text to continue, or token ids. messages: a
+        conversation instead, [{"role": "user", "content": "…"}, …]. budget: most tokens to draft in
+        a step. temperature 0 is greedy. seed: of all draws, None takes a fresh one. stop: texts to
+        end before. logprobs: report each token's, and those of so many best ones. traced: keep
+        each step's detail. Raises RequestError for what cannot be used.
+        """
+        name = drafter or self._default
+        request = Request(
+            prompt=self._prompt(prompt, messages, raw),
+            max_tokens=max_tokens,
+            sampling=Sampling(temperature, top_k, top_p, min_p),
+            seed=secrets.randbits(32) if seed is None else seed,
+            stop=frozenset(self.manifest.model.eos_ids),
+            logprobs=logprobs,
+            traced=traced,
+        )
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        text = TextStream(self.tokenizer, stops)
+        stream = Stream(self, request, text, self._drafter(name), Fixed(budget), name)
+        self._take_turn(stream)
+        return stream
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text that is continued as it stands."""
+        return encode(self.tokenizer, text, add_bos=True)
+
+    def _prompt(
+        self, prompt: Prompt | None, messages: Messages | None, raw: bool
+    ) -> tuple[int, ...]:
+        """The prompt's token ids."""
+        if (prompt is None) == (messages is None):
+            raise RequestError("give either a prompt or messages")
+        if prompt is not None and not isinstance(prompt, str):
+            return tuple(int(token) for token in prompt)
+        if prompt == "":
+            raise RequestError("the prompt is empty: give a text to answer or to continue")
+        if self._template is None or raw:
+            if messages is not None:
+                raise RequestError("this model has no chat template: give a prompt, not messages")
+            return tuple(self.encode(prompt or ""))
+        rendered = render(
+            self._template,
+            messages or [{"role": "user", "content": prompt}],
+            bos=self._token_text(self.manifest.model.bos_id),
+            eos=self._token_text(next(iter(self.manifest.model.eos_ids), None)),
+        )
+        return tuple(encode(self.tokenizer, rendered, add_bos=False))
+
+    def _token_text(self, token: int | None) -> str:
+        return "" if token is None else self.tokenizer.id_to_token(token) or ""
+
+    def _drafter(self, name: str) -> Drafter:
+        """The drafter called `name`, made once."""
+        if name == "auto":
+            name = "+".join(["ngram", *(info.name for info in self.manifest.drafters)])
+        if name not in self._drafters:
+            makers: dict[str, Callable[[], Drafter]] = {"none": Plain, "ngram": Ngram}
+            for info in self.manifest.drafters:
+                makers[info.name] = partial(self._draft_model, info)
+            self._drafters[name] = named(name, makers)
+        return self._drafters[name]
+
+    def _draft_model(self, info: DrafterInfo) -> Drafter:
+        return DraftModel(self._open(info.path, info.model), self._limit, info.name)
+
+    def _take_turn(self, stream: "Stream") -> None:
+        active = self._active
+        if active is not None and not active.finished:
+            if active.thread != threading.get_ident():
+                raise RequestError(
+                    "another thread is streaming from this model; end that stream or load another"
+                )
+            active.close()
+        self._active = stream
+
+
+class Stream(Iterator[Piece]):
+    """A text being written. May be left or closed at any point; `result` is what there is so far,
+    the whole once the iteration has ended."""
+
+    def __init__(
+        self,
+        model: Model,
+        request: Request,
+        text: TextStream,
+        drafter: Drafter,
+        controller: Controller,
+        name: str,
+    ) -> None:
+        self.thread = threading.get_ident()
+        self.finished = False
+        self._text, self._request = text, request
+        self._tokens: list[int] = []
+        self._from_draft: list[bool] = []
+        self._logprobs: list[Logprob] = []
+        self._shown, self._given = "", 0
+        self._trace = Trace(len(request.prompt), name, request.seed)
+        self._pieces = self._write(model, drafter, controller)
+
+    def __next__(self) -> Piece:
+        return next(self._pieces)
+
+    def close(self) -> None:
+        """End the text here; the model is free for the next request."""
+        self._pieces.close()
+        self.finished = True
+
+    @property
+    def result(self) -> Result:
+        """The text so far, with its tokens and figures."""
+        reason = self._trace.steps[-1].finish if self._trace.steps else None
+        return Result(
+            text=self._shown,
+            tokens=tuple(self._tokens[: self._given]),
+            from_draft=tuple(self._from_draft[: self._given]),
+            logprobs=tuple(self._logprobs[: self._given]),
+            finish_reason=reason or "length",
+            trace=self._trace,
+        )
+
+    def _write(
+        self, model: Model, drafter: Drafter, controller: Controller
+    ) -> Generator[Piece, None, None]:
+        target, prompt = model._target, self._request.prompt
+        cached = common_prefix(model._read, prompt)
+        written = list(prompt)
+        model._read = ()
+        steps = decode(
+            target, drafter, controller, self._request, limit=model._limit, cached=cached
+        )
+        try:
+            for step in steps:
+                written += step.emitted
+                self._tokens += step.text_tokens
+                self._from_draft += step.from_draft[: len(step.text_tokens)]
+                self._logprobs += step.logprobs[: len(step.text_tokens)]
+                text = self._text.push(step.text_tokens)
+                if self._text.stopped is not None:
+                    step = replace(step, finish="stop")
+                elif step.finish is not None:
+                    text += self._text.finish()
+                self._trace.add(step)
+                piece = self._piece(text)
+                if piece.tokens or piece.text:
+                    yield piece
+                if step.finish is not None:
+                    return
+        finally:
+            self.finished = True
+            steps.close()
+            model._read = written[: target.length]
+
+    def _piece(self, text: str) -> Piece:
+        """Everything that is settled and was not given out yet."""
+        start, self._given = self._given, self._text.settled
+        self._shown += text
+        part = slice(start, self._given)
+        return Piece(
+            text,
+            tuple(self._tokens[part]),
+            tuple(self._from_draft[part]),
+            tuple(self._logprobs[part]),
+        )
+
+
+def _open(folder: Path, flavour: str, graph: str, model: ModelInfo, **where: Any) -> Session:
+    return open_session(folder / graph / "model.onnx", model, flavour, **where)
+
+
+def _read_template(folder: Path, manifest: Manifest) -> str | None:
+    if manifest.chat_template is None:
+        return None
+    return (folder / manifest.chat_template.path).read_text(encoding="utf-8")

@@ -1,0 +1,20 @@
+"""A graph of a bundle as a session, whichever exporter and flavour it is of."""
+
+from pathlib import Path
+
+from specrt.runtime.bundle import ModelInfo
+from specrt.runtime.foreign import ForeignSession
+from specrt.runtime.interfaces import Session
+from specrt.runtime.session import Session as DecoderSession
+
+
+def open_session(
+    path: Path, model: ModelInfo, flavour: str, *, provider: str = "auto", threads: int = 0
+) -> Session:
+    """The graph at path. provider "auto": the one the flavour is made for, if it is there."""
+    if provider == "auto":
+        provider = "cpu"
+    kind = ForeignSession if flavour == "optimum" else DecoderSession
+    return kind(
+        path, context=model.context, vocab=model.vocab, provider=provider, threads=threads
+    )

@@ -1,0 +1,43 @@
+"""Exact, fast text generation on small machines: speculative decoding on ONNX Runtime.
+
+>>> import specrt
+>>> model = specrt.load("bundle")  # doctest: +SKIP
+>>> for piece in model.stream("Explain KV caches.", max_tokens=200):  # doctest: +SKIP
+...     print(piece.text, end="")
+"""
+
+from importlib.metadata import version
+
+from specrt.runtime.api import Model, Piece, Result, Stream, load
+from specrt.runtime.detail import Logprob
+from specrt.runtime.errors import (
+    BundleError,
+    CapacityError,
+    CheckError,
+    ProviderError,
+    RequestError,
+    SourceError,
+    SpecrtError,
+)
+from specrt.runtime.sampling import Sampling
+from specrt.runtime.trace import Step, Trace
+
+__version__ = version("specrt")
+__all__ = [
+    "BundleError",
+    "CapacityError",
+    "CheckError",
+    "Logprob",
+    "Model",
+    "Piece",
+    "ProviderError",
+    "RequestError",
+    "Result",
+    "Sampling",
+    "SourceError",
+    "SpecrtError",
+    "Step",
+    "Stream",
+    "Trace",
+    "load",
+]
