@@ -1,0 +1,67 @@
+"""The command line: parse, run one command, turn errors into one line and an exit code.
+
+0 done, 1 a check or gate did not hold, 2 wrong use or bad input, 130 interrupted.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from io import TextIOWrapper
+
+from specrt.commands import bench, chat, demo, export, generate, inspect, pull
+from specrt.commands.options import Parser
+from specrt.runtime.errors import CheckError, SpecrtError
+
+COMMANDS = (demo, pull, export, inspect, generate, chat, bench)
+DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line (default: this process's) and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a character shows ?
+    try:
+        try:
+            args = parser().parse_args(argv)
+            code: int = args.run(args)
+            return code
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return INTERRUPTED
+    except CheckError as error:
+        return _say(str(error), FAILED)
+    except SpecrtError as error:
+        return _say(str(error), WRONG_USE)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _say(f"{where}{error.strerror or error}", WRONG_USE)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    root = Parser(
+        prog="specrt",
+        usage="specrt COMMAND ...",
+        description="Exact, fast text generation on small machines.",
+        epilog="examples:\n  specrt demo\n  specrt generate BUNDLE --help",
+    )
+    root.add_argument("--version", action="version", version=f"specrt {version('specrt')}")
+    commands = root.add_subparsers(
+        title="commands", metavar="COMMAND", required=True, prog="specrt"
+    )
+    for command in COMMANDS:
+        command.add(commands)
+    return root
+
+
+def _say(message: str, code: int) -> int:
+    print(f"specrt: {message}", file=sys.stderr)
+    return code

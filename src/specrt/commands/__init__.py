@@ -1,0 +1,1 @@
+"""One file a command: `add` declares its options, `run` calls one function and prints."""

@@ -1,0 +1,89 @@
+"""`specrt inspect`: what is in a bundle."""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from specrt.commands.options import add_command
+from specrt.runtime.bundle import (
+    BundleFile,
+    Manifest,
+    ModelInfo,
+    Source,
+    check_hashes,
+    read_manifest,
+)
+
+_WIDTH = 11  # of the left column
+
+
+def add(commands: Any) -> None:
+    parser = add_command(
+        commands,
+        "inspect",
+        run,
+        arguments="BUNDLE [options]",
+        does="show what is in a bundle",
+        examples="specrt inspect bundle\nspecrt inspect bundle --hashes",
+    )
+    parser.add_argument("bundle", metavar="BUNDLE", type=Path, help="an exported folder")
+    parser.add_argument("--hashes", action="store_true", help="compare every file's SHA-256")
+    parser.add_argument("--json", action="store_true", help="print the manifest as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    manifest = read_manifest(args.bundle)
+    if args.hashes:
+        check_hashes(args.bundle, manifest.files, up_to=None)
+    if args.json:
+        print(manifest.to_json(), end="")
+        return 0
+    for line in describe(args.bundle, manifest):
+        print(line)
+    if args.hashes:
+        print(_line("hashes", f"all {len(manifest.files)} files are as exported"))
+    return 0
+
+
+def describe(folder: Path, manifest: Manifest) -> Iterator[str]:
+    """A bundle in lines of text."""
+    yield _line("bundle", f"{folder} ({manifest.name}, by {manifest.created_by})")
+    yield from _model(manifest.source, manifest.model, manifest.weights, manifest.graphs)
+    yield _line("flavour", manifest.flavour)
+    yield _line(
+        "template", "yes" if manifest.chat_template else "none, prompts are used as they are"
+    )
+    yield from _checks(manifest.checks)
+    for drafter in manifest.drafters:
+        yield _line("drafter", f"{drafter.name} ({drafter.kind})")
+        lines = [
+            *_model(drafter.source, drafter.model, drafter.weights, drafter.graphs),
+            *_checks(drafter.checks),
+        ]
+        yield from (f"  {line}" for line in lines)
+
+
+def _model(
+    source: Source, model: ModelInfo, weights: str, graphs: Sequence[BundleFile]
+) -> Iterator[str]:
+    yield _line("source", f"{source.kind} {source.name}, licence {source.licence or 'not stated'}")
+    yield _line(
+        "model",
+        f"{model.architecture}, {model.layers} layers, hidden {model.hidden}, {model.heads} heads "
+        f"({model.kv_heads} kv) of {model.head_dim}, vocabulary {model.vocab}, "
+        f"context {model.context}",
+    )
+    size = sum(graph.size for graph in graphs)
+    yield _line("weights", f"{weights}, {size / 1e6:.1f} MB in {len(graphs)} files")
+
+
+def _checks(checks: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in checks.items():
+        shown = value if isinstance(value, str) else json.dumps(value)
+        yield _line("check", f"{name} {shown}")
+
+
+def _line(name: str, value: str) -> str:
+    return f"{name:<{_WIDTH}}{value}"
