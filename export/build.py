@@ -172,6 +172,8 @@ def _deliver(
         shutil.rmtree(folder / path, ignore_errors=True)
         nodes = _write(folder / path, path, model, format, step)
         checks: dict[str, Any] = {"nodes": nodes}
+        for name in model.names:
+            model.tensor(name).release()
         if reference is None:
             break
         session = Session(

@@ -9,7 +9,7 @@ from specrt.runtime.interfaces import Session
 
 GOOD = 0.01  # mean KL in nats below which nobody sees a difference; chooses the default format
 TOKENS = 640  # of the built-in text; bounds the time and the memory of the reference logits
-LOGIT_BYTES = 512 << 20  # most memory for the reference logits
+LOGIT_BYTES = 320 << 20  # most memory for the reference logits
 ROWS = 32  # compared at a time
 
 

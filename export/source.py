@@ -6,6 +6,7 @@ tensor its decoder needs is there, in the right shape and in a type that can be 
 """
 
 import hashlib
+import mmap
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -56,6 +57,14 @@ class Tensor:
                 if not np.isfinite(part.sum()) and not np.isfinite(part).all():
                     raise SourceError(f"tensor {self.name} holds NaN or infinite weights")
         return values if len(self.shape) > 1 else values[0]
+
+    def release(self) -> None:
+        """Let the system drop what of the file is in memory; it is read again when needed."""
+        owner = self.raw
+        while isinstance(owner, np.ndarray | memoryview):
+            owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+        if isinstance(owner, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            owner.madvise(mmap.MADV_DONTNEED)
 
 
 class Checkpoint(Protocol):
