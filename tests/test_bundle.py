@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from specrt.runtime.bundle import (
     FORMAT,
     MANIFEST,
