@@ -123,11 +123,19 @@ def test_a_bug_keeps_its_traceback(specrt_run: Any, monkeypatch: pytest.MonkeyPa
         specrt_run("inspect", "x")
 
 
-def test_a_reader_that_has_had_enough_is_no_error() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [["--version"], ["inspect"]])
+def test_a_reader_that_has_had_enough_is_no_error(
+    tiny_bundle: Path, arguments: list[str], unbuffered: str
+) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [*COMMAND, "--version"], stdout=writer, stderr=subprocess.PIPE, check=False
+        [*COMMAND, *arguments, *([str(tiny_bundle)] if arguments == ["inspect"] else [])],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        check=False,
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")

@@ -99,7 +99,7 @@ def test_a_pull_goes_on_where_the_last_one_stopped(index: Path, tmp_path: Path) 
 def test_bytes_of_a_broken_append_are_dropped(index: Path, tmp_path: Path) -> None:
     partial = tmp_path / "models" / ".model.gguf.partial"
     partial.mkdir(parents=True)
-    (partial / "whole").write_bytes(PARTS[0] + b"half of t")
+    (partial / "whole").write_bytes(PARTS[0] + PARTS[1] + b"of another try")
     (partial / "done").write_text(f"1 {len(PARTS[0])}")
     assert fetch(CHECKPOINT, tmp_path / "models", quiet).read_bytes() == WHOLE
 
