@@ -1,23 +1,26 @@
 """Attention over the cache, in the two forms that execution providers run well.
 
-`GroupQuery` appends to a shared buffer in place (CPU, CUDA). `Standard` says the same with standard
-operators over a buffer of fixed capacity (TensorRT). Both read packed queries, keys and values.
+`GroupQuery` appends to a shared buffer in place (CPU, CUDA). `attention_standard.Standard` says the
+same with standard operators over a buffer of fixed capacity (TensorRT). Both read packed queries,
+keys and values.
 
 Rows must not depend on how many rows stand beside them, but the CPU kernel of GroupQueryAttention
-for a single row differs in the last bits from the one for several. So `GroupQuery` lets attention
-see one spare row after the block, whatever its size; later rows cannot influence earlier ones.
+for a single row differs in the last bits from the one for several. So `GroupQuery` can let
+attention see one spare row after the block, whatever its size; later rows cannot influence earlier
+ones.
 """
 
 import zlib
 from typing import Protocol
 
 import numpy as np
+
 from specrt.export.writer import GraphWriter
 from specrt.models.config import DecoderConfig, Layer, Rope
 
 KERNEL_DIMS = 16  # GroupQueryAttention rotates multiples of this many dimensions
 TREE_LIMIT = 64  # most rows of a tree block in a model with sliding windows
-MASKED = np.float32(np.finfo(np.float32).min)
+INT64 = 7  # onnx.TensorProto.INT64
 
 
 class Attention(Protocol):
@@ -53,18 +56,28 @@ class GroupQuery:
     """GroupQueryAttention with rotation inside, keys and values appended in place."""
 
     def __init__(
-        self, graph: GraphWriter, config: DecoderConfig, dtype: type[np.generic], spare: int
+        self,
+        graph: GraphWriter,
+        config: DecoderConfig,
+        dtype: type[np.generic],
+        *,
+        spare: int,
+        trees: bool,
     ) -> None:
+        """spare: rows attention sees after the block. trees: whether blocks may be trees; CUDA
+        takes its fast kernels only where there is no bias to say so."""
         self.config, self.dtype, self.spare = config, dtype, spare
         self._biases: dict[int, str] = {}
         graph.input("seqlens_k", np.int32, (1,))
         graph.input("total_sequence_length", np.int32, ())
-        graph.input("attention_bias", dtype, (1, 1, "rows", "total"))
+        self._bias = ""
+        if trees:
+            self._bias = graph.input("attention_bias", dtype, (1, 1, "rows", "total"))
         declare_cache(graph, config, dtype, "capacity")
         self.lengths, self.total = "seqlens_k", "total_sequence_length"
-        self.positions, self._bias = "position_ids", "attention_bias"
+        self.positions = "position_ids"
         graph.facts["spare"] = str(spare)
-        if any(layer.window for layer in config.layers):
+        if trees and any(layer.window for layer in config.layers):
             graph.facts["tree_limit"] = str(TREE_LIMIT)
         if spare:
             self._add_spare_row(graph)
@@ -78,8 +91,9 @@ class GroupQuery:
         width = self.config.heads + 2 * self.config.kv_heads
         shape = (1, self.spare, width * self.config.head_dim)
         graph.constant("spare.row", np.zeros(shape, self.dtype))
-        pads = graph.ints(0, 0, 0, 0, 0, 0, self.spare, self.spare)
-        self._bias = graph.call("Pad", "attention_bias", pads)
+        if self._bias:
+            pads = graph.ints(0, 0, 0, 0, 0, 0, self.spare, self.spare)
+            self._bias = graph.call("Pad", self._bias, pads)
 
     def __call__(self, graph: GraphWriter, qkv: str, index: int, layer: Layer) -> str:
         config = self.config
@@ -93,7 +107,8 @@ class GroupQuery:
         if config.qk_norm or (layer.rope and not inside):
             query, key, value = split_heads(graph, config, query)
         if config.qk_norm:
-            query, key = normed_heads(graph, config, query, key, index)
+            query = self._normed(graph, query, index, "q")
+            key = self._normed(graph, key, index, "k")
         if layer.rope and not inside:
             query = self._rotated(graph, query, config.heads, layer.rope)
             key = self._rotated(graph, key, config.kv_heads, layer.rope)
@@ -112,7 +127,7 @@ class GroupQuery:
             scale=config.scale,
             softcap=config.attention_softcap,
             do_rotary=int(inside),
-            local_window_size=layer.window + TREE_LIMIT if layer.window else -1,
+            local_window_size=self._kernel_window(layer.window),
         )
         if not self.spare:
             return rows
@@ -129,41 +144,61 @@ class GroupQuery:
             rotary_embedding_dim=rope.dims if rope.dims < self.config.head_dim else 0,
         )
 
-    def _window_bias(self, graph: GraphWriter, window: int) -> str:
-        """The bias with everything out of the window masked.
+    def _normed(self, graph: GraphWriter, rows: str, index: int, part: str) -> str:
+        """Rows (1, S, heads * head_dim) with every head RMS-normed."""
+        config = self.config
+        apart = graph.call("Reshape", rows, graph.ints(1, 0, -1, config.head_dim))
+        normed = graph.call(
+            "SimplifiedLayerNormalization",
+            *(apart, f"model.layers.{index}.self_attn.{part}_norm.weight"),
+            axis=-1,
+            epsilon=config.norm_eps,
+        )
+        heads = config.heads if part == "q" else config.kv_heads
+        return graph.call("Reshape", normed, graph.ints(1, -1, heads * config.head_dim))
 
-        The kernel counts its window by rows; the rows of a tree are further on than their
-        positions. So the kernel's window is wider by TREE_LIMIT and the exact cut is made here.
-        """
+    def _kernel_window(self, window: int) -> int:
+        """The kernel counts its window by rows; the rows of a tree are further on than their
+        positions. So for trees it is wider by TREE_LIMIT, and the exact cut is made in the bias."""
         if not window:
+            return -1
+        return window + TREE_LIMIT if self._bias else window
+
+    def _window_bias(self, graph: GraphWriter, window: int) -> str:
+        """The bias with everything out of the window masked."""
+        if not window or not self._bias:
             return self._bias
         if window not in self._biases:
+            rows = graph.call("Shape", self.positions, start=1, end=2)
+            length = graph.call("Sub", graph.call("Cast", self.total, to=INT64), rows)
+            past = graph.call(
+                "Range",
+                graph.constant("int.0", np.array(0, np.int64)),
+                graph.call("Squeeze", length, graph.ints(0)),
+                graph.constant("int.1", np.array(1, np.int64)),
+            )
+            block = graph.call("Squeeze", self.positions, graph.ints(0))
+            columns = graph.call("Concat", past, block, axis=0)  # (T,)
             self._biases[window] = window_bias(
-                graph, self._bias, self.positions, self.total, window, self.dtype
+                graph, self._bias, self.positions, columns, window, self.dtype
             )
         return self._biases[window]
 
 
 def window_bias(
-    graph: GraphWriter, bias: str, positions: str, total: str, window: int, dtype: type[np.generic]
+    graph: GraphWriter,
+    bias: str,
+    positions: str,
+    columns: str,
+    window: int,
+    dtype: type[np.generic],
 ) -> str:
     """bias (1, 1, S, T) with columns masked whose token is `window` or more before the row's.
 
-    The last S columns are the block's own rows, whose positions are `positions` (1, S); a column
-    before them is at the position equal to its index.
+    positions: (1, S), of the rows. columns: (T,), positions of the tokens in the cache.
     """
-    rows = graph.call("Shape", positions, start=1, end=2)
-    length = graph.call("Sub", graph.call("Cast", total, to=7), rows)
-    zero, one = graph.ints(0), graph.ints(1)
-    past = graph.call(
-        "Range",
-        graph.constant("int.0", np.array(0, np.int64)),
-        graph.call("Squeeze", length, zero),
-        graph.constant("int.1", np.array(1, np.int64)),
-    )
-    block = graph.call("Squeeze", positions, zero)
-    columns = graph.call("Concat", past, block, axis=0)  # (T,)
-    distance = graph.call("Sub", graph.call("Unsqueeze", block, one), columns)  # (S, T)
+    block = graph.call("Squeeze", positions, graph.ints(0))
+    distance = graph.call("Sub", graph.call("Unsqueeze", block, graph.ints(1)), columns)  # (S, T)
     visible = graph.call("Less", distance, graph.ints(window))
     masked = graph.constant("masked", np.array([np.finfo(dtype).min], dtype))
     return graph.call("Where", visible, bias, masked)
@@ -174,20 +209,3 @@ def split_heads(graph: GraphWriter, config: DecoderConfig, qkv: str) -> list[str
     keys = config.kv_heads * config.head_dim
     widths = graph.ints(config.heads * config.head_dim, keys, keys)
     return graph.node("Split", [qkv, widths], 3, axis=2)
-
-
-def normed_heads(
-    graph: GraphWriter, config: DecoderConfig, query: str, key: str, index: int
-) -> tuple[str, str]:
-    """Queries and keys, (1, S, heads * head_dim) each, every head RMS-normed."""
-    head = config.head_dim
-
-    def normed(rows: str, part: str, heads: int) -> str:
-        apart = graph.call("Reshape", rows, graph.ints(1, -1, heads, head))
-        weight = f"model.layers.{index}.self_attn.{part}_norm.weight"
-        scaled = graph.call(
-            "SimplifiedLayerNormalization", apart, weight, axis=-1, epsilon=config.norm_eps
-        )
-        return graph.call("Reshape", scaled, graph.ints(1, -1, heads * head))
-
-    return normed(query, "q", config.heads), normed(key, "k", config.kv_heads)

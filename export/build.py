@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import specrt.runtime.bundle as bundle
 from specrt.runtime.writing import writing
-from specrt.export.check import EXACT, HALF, ROUNDED, Limits, check_graph
+from specrt.export.check import check_graph
+from specrt.export.flavour import Flavour, flavour_named
 from specrt.export.graph import write_decoder
 from specrt.export.quality import GOOD, measure, sample_length, sample_text
 from specrt.export.quantize import Packed, pack
@@ -26,29 +27,22 @@ from specrt.runtime.session import Session
 Progress = Callable[[str, int, int], None]  # stage, done, total
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
-    """A weight format as a graph has it: the type of its activations, and how exact it is."""
-
-    dtype: type[np.generic]
-    limits: Limits
-
-
-FORMATS: Mapping[str, Format] = {
-    "fp32": Format(np.float32, EXACT),
-    "fp16": Format(np.float16, HALF),
-    "int8": Format(np.float32, ROUNDED),
-    "int4": Format(np.float32, ROUNDED),
-    "w8a8": Format(np.float32, ROUNDED),
-}
 CARRIED_TO_INT4 = {"Q4_0"}  # source types that int4 holds bit for bit
 
 
 class Packer:
     """A checkpoint's weights in one format (`graph.Weights`), counted as they are packed."""
 
-    def __init__(self, checkpoint: Checkpoint, format: str, counted: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        format: str,
+        counted: Callable[[], None],
+        zeros: bool = True,
+    ) -> None:
+        """zeros: whether int4 blocks may have zero codes."""
         self._checkpoint, self._format, self._counted = checkpoint, format, counted
+        self._zeros = zeros
         self._tables: dict[str, Packed] = {}
 
     def packed(self, names: Sequence[str]) -> Packed:
@@ -57,7 +51,7 @@ class Packer:
         tensors = [self._checkpoint.tensor(name) for name in names]
         is_table = names[0] in ("model.embed_tokens.weight", "lm_head.weight")
         format = "int8" if is_table and self._format == "w8a8" else self._format
-        packed = pack(tensors, format, zeros=not is_table)
+        packed = pack(tensors, format, zeros=self._zeros and not is_table)
         if is_table and self._checkpoint.config.tied:
             self._tables[names[0]] = packed
         self._counted()
@@ -82,7 +76,8 @@ def export(
 
     source, drafts: a GGUF file, a Hugging Face folder or a hub id; source may also be a decoder
     that another exporter made (see foreign.py), which is then run as it is. weights: fp32, fp16,
-    int8, int4 or w8a8; None takes the smallest whose mean KL to the checkpoint is at most GOOD.
+    int8, int4 or w8a8; None takes the smallest whose mean KL to the checkpoint is at most GOOD, and
+    for the GPU flavours fp16. flavour: what the graphs are written for (see flavour.py).
     context: most tokens of a text, None = the model's own limit. Raises SourceError for a
     checkpoint that cannot be used, CheckError for a graph that fails, BundleError if `out` cannot
     be written.
@@ -96,7 +91,9 @@ def export(
                 "leave out --draft, --weights and --flavour"
             )
         return export_foreign(graph, out, context=context, check=check, progress=progress)
-    step = progress or (lambda stage, done, total: None)
+    step, made_for = progress or (lambda stage, done, total: None), flavour_named(flavour)
+    if weights := weights or made_for.default:
+        made_for.format(weights)
     target = open_source(source, context)
     names = ["draft", *(f"draft{i}" for i in range(2, len(drafts) + 1))]
     models = {name: open_source(draft, context) for name, draft in zip(names, drafts, strict=False)}
@@ -108,11 +105,11 @@ def export(
         if target.chat_template:
             (folder / "chat_template.jinja").write_text(target.chat_template, encoding="utf-8")
             template = bundle.describe(folder, "chat_template.jinja", "chat_template")
-        written = _deliver(folder, "target", target, weights, flavour, check, step)
+        written = _deliver(folder, "target", target, weights, made_for, check, step)
         drafters = []
         for name, draft in models.items():
             path = f"drafters/{name}"
-            part = _deliver(folder, path, draft, weights, flavour, check, step)
+            part = _deliver(folder, path, draft, weights, made_for, check, step)
             drafters.append(
                 bundle.DrafterInfo(
                     name=name,
@@ -158,7 +155,7 @@ def _deliver(
     path: str,
     model: Checkpoint,
     weights: str | None,
-    flavour: str,
+    flavour: Flavour,
     check: bool,
     step: Progress,
 ) -> Part:
@@ -170,7 +167,7 @@ def _deliver(
         reference = reference_logits(model, tokens, lambda i, n: step(f"{path}: reference", i, n))
     for format in [weights] if weights else candidates(model):
         shutil.rmtree(folder / path, ignore_errors=True)
-        nodes = _write(folder / path, path, model, format, step)
+        nodes = _write(folder / path, path, model, format, flavour, step)
         checks: dict[str, Any] = {"nodes": nodes}
         for name in model.names:
             model.tensor(name).release()
@@ -183,7 +180,7 @@ def _deliver(
             provider="cpu",
         )
         step(f"{path}: checks", 0, 2)
-        checks |= check_graph(session, tokens, FORMATS[format].limits)
+        checks |= check_graph(session, tokens, flavour.format(format).limits)
         step(f"{path}: checks", 1, 2)
         quality = measure(session, tokens, reference)
         checks["quality"] = asdict(quality)
@@ -198,7 +195,9 @@ def _deliver(
     return Part(format, files, checks)
 
 
-def _write(folder: Path, path: str, model: Checkpoint, format: str, step: Progress) -> int:
+def _write(
+    folder: Path, path: str, model: Checkpoint, format: str, flavour: Flavour, step: Progress
+) -> int:
     """Write one graph; returns its number of nodes."""
     total, done = len(layer_weights(model.config, 0)) * len(model.config.layers) + 2, 0
     total -= model.config.tied
@@ -208,8 +207,9 @@ def _write(folder: Path, path: str, model: Checkpoint, format: str, step: Progre
         done += 1
         step(f"{path}: packing {format}", done, total)
 
-    packer = Packer(model, format, counted)
-    return write_decoder(folder, model.config, packer, dtype=FORMATS[format].dtype)
+    dtype = flavour.format(format).dtype
+    packer = Packer(model, format, counted, flavour.zeros)
+    return write_decoder(folder, model.config, packer, flavour=flavour, dtype=dtype)
 
 
 def candidates(model: Checkpoint) -> list[str]:

@@ -3,14 +3,14 @@
 Inputs and outputs are the graph contract, described in `runtime/bundle.py`.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from specrt.export.attention import Attention, GroupQuery
-from specrt.export.linear import embedding, linear
+
+from specrt.export.flavour import CPU, Flavour
 from specrt.export.quantize import Packed
 from specrt.export.writer import GraphWriter
 from specrt.models.config import DecoderConfig, Layer
@@ -45,45 +45,34 @@ class DecoderGraph:
         graph: GraphWriter,
         config: DecoderConfig,
         weights: Weights,
-        attention: Attention,
+        flavour: Flavour,
         dtype: type[np.generic],
     ) -> None:
         self.graph, self.config, self.weights = graph, config, weights
-        self.attend, self.dtype = attention, dtype
+        self.use, self.attend = flavour.operators(), flavour.attention(graph, config, dtype)
+        self.dtype = dtype
         self.taps: dict[int, str] = {}
 
     def embed(self, table: str) -> str:
-        packed = self.weights.packed([table])
-        rows = embedding(self.graph, "input_ids", table, packed)
+        rows = self.use.embedding(self.graph, "input_ids", table, self._packed([table]))
         if self.config.embed_scale == 1.0:
             return rows
         scale = np.asarray(self.config.embed_scale, self.dtype)
         return self.graph.call("Mul", rows, self.graph.constant("embed_scale", scale))
 
     def norm(self, x: str, weight: str) -> str:
-        return self.graph.call(
-            "SimplifiedLayerNormalization",
-            *(x, self._norm_weight(weight)),
-            axis=-1,
-            epsilon=self.config.norm_eps,
-        )
+        return self.use.norm(self.graph, x, self._norm_weight(weight), self.config.norm_eps)
 
     def add_norm(self, x: str, update: str, weight: str) -> tuple[str, str]:
-        normed, _, _, total = self.graph.node(
-            "SkipSimplifiedLayerNormalization",
-            [x, update, self._norm_weight(weight)],
-            [self.graph.fresh("normed"), "", "", self.graph.fresh("residual")],
-            domain="com.microsoft",
-            epsilon=self.config.norm_eps,
-        )
-        return normed, total
+        epsilon = self.config.norm_eps
+        return self.use.add_norm(self.graph, x, update, self._norm_weight(weight), epsilon)
 
     def linear(self, x: str, weights: Sequence[str], biased: bool) -> str:
         bias = ""
         if biased:
             names = [name.removesuffix("weight") + "bias" for name in weights]
             bias = self.graph.constant(names[0], self.weights.vector(names).astype(self.dtype))
-        return linear(self.graph, x, weights[0], self.weights.packed(weights), bias)
+        return self.use.linear(self.graph, x, weights[0], self._packed(weights), bias)
 
     def attention(self, qkv: str, index: int, layer: Layer) -> str:
         if self.config.qk_norm:
@@ -102,7 +91,7 @@ class DecoderGraph:
         first = self.graph.call("Neg", "num_logits")
         end = self.graph.ints(np.iinfo(np.int64).max)
         rows = self.graph.call("Slice", x, first, end, self.graph.ints(1))
-        logits = linear(self.graph, rows, table, self.weights.packed([table]))
+        logits = self.use.linear(self.graph, rows, table, self._packed([table]))
         cap = self.config.logit_softcap
         if cap:
             limit = self.graph.constant("logit_softcap", np.asarray(cap, self.dtype))
@@ -112,8 +101,13 @@ class DecoderGraph:
 
     def _activation(self, gate: str) -> str:
         if self.config.activation == "silu":
-            return self.graph.contrib("QuickGelu", gate, alpha=1.0)
+            return self.use.silu(self.graph, gate)
         return self.graph.call("Gelu", gate, approximate="tanh")
+
+    def _packed(self, names: Sequence[str]) -> Packed:
+        """The named matrices, their scales of the type of the activations."""
+        packed = self.weights.packed(names)
+        return replace(packed, scales=packed.scales.astype(self.dtype, copy=False))
 
     def _norm_weight(self, name: str) -> str:
         if not self.graph.has(name):
@@ -122,24 +116,25 @@ class DecoderGraph:
         return name
 
 
-AttentionMaker = Callable[[GraphWriter, DecoderConfig], Attention]
-
-
 def write_decoder(
     folder: Path,
     config: DecoderConfig,
     weights: Weights,
     *,
+    flavour: Flavour = CPU,
     dtype: type[np.generic] = np.float32,
-    spare: int = 1,
     outputs: Outputs = Outputs(),
 ) -> int:
-    """Write the graph of one decoder into `folder`; returns its number of nodes."""
-    with GraphWriter(folder) as graph:
+    """Write the graph of one decoder into `folder`; returns its number of nodes.
+
+    dtype: of activations and cache. The cache of flavours with standard attention has room for
+    config.context tokens, always.
+    """
+    with GraphWriter(folder, flavour.opset) as graph:
         graph.input("input_ids", np.int64, (1, "rows"))
         graph.input("position_ids", np.int64, (1, "rows"))
         graph.input("num_logits", np.int64, (1,))
-        ops = DecoderGraph(graph, config, weights, GroupQuery(graph, config, dtype, spare), dtype)
+        ops = DecoderGraph(graph, config, weights, flavour, dtype)
         logits, hidden = decoder(ops, config)
         _result(graph, "logits", logits, dtype, (1, "logit_rows", config.vocab))
         if outputs.hidden:

@@ -10,6 +10,8 @@ from typing import Protocol
 import numpy as np
 import onnxruntime as ort
 
+from specrt.runtime.errors import CapacityError
+
 SMALLEST = 256  # entries a cache starts with
 
 
@@ -38,7 +40,8 @@ class SharedCache:
     """Buffers of (1, kv_heads, capacity, head_dim) that the graph appends to in place.
 
     They start small and double, so that a long context costs memory only when it is used.
-    names: the graph's (past, present) pairs. limit: entries never needed beyond.
+    names: the graph's (past, present) pairs. shape: (kv_heads, head_dim). limit: entries never
+    needed beyond. capacity: entries to begin with. device: where the buffers live.
     """
 
     def __init__(
@@ -49,11 +52,12 @@ class SharedCache:
         *,
         limit: int,
         capacity: int = SMALLEST,
+        device: str = "cpu",
     ) -> None:
         self.length = 0
         self._names, self._dtype, self._limit = tuple(names), dtype, limit
         self._kv_heads, self._head_dim = shape
-        self._arrays: list[np.ndarray] = []
+        self._device = device
         self._values: list[ort.OrtValue] = []
         self._bound: ort.IOBinding | None = None
         self._resize(min(capacity, limit))
@@ -61,12 +65,14 @@ class SharedCache:
     @property
     def capacity(self) -> int:
         """Entries the buffers have room for now."""
-        return int(self._arrays[0].shape[2])
+        return self._capacity
 
     def bind(self, binding: ort.IOBinding, rows: int) -> None:
         needed = self.length + rows
-        if needed > self.capacity:
-            self._resize(min(max(needed, 2 * self.capacity), self._limit))
+        if needed > self._limit:
+            raise CapacityError(f"{needed} entries do not fit a cache of {self._limit}")
+        if needed > self._capacity:
+            self._resize(min(max(needed, 2 * self._capacity), self._limit))
         if self._bound is not binding:
             for (past, present), value in zip(self._names, self._values, strict=True):
                 binding.bind_ortvalue_input(past, value)
@@ -79,17 +85,19 @@ class SharedCache:
     def keep(self, length: int, path: Sequence[int] = ()) -> None:
         rows = np.asarray(path, np.int64)
         if not np.array_equal(rows, np.arange(rows.size)):
-            for array in self._arrays:
+            for value in self._values:
+                array = value.numpy()  # on the CPU the buffer itself, else a copy
                 array[:, :, length : length + rows.size] = array[:, :, length + rows]
+                if self._device != "cpu":
+                    value.update_inplace(array)
         self.length = length + rows.size
 
     def _resize(self, capacity: int) -> None:
         shape = (1, self._kv_heads, capacity, self._head_dim)
-        old, self._arrays, self._values = self._arrays, [], []
+        old, self._values = self._values, []
         for index in range(len(self._names)):
             array = np.zeros(shape, self._dtype)
             if old:
-                array[:, :, : self.length] = old[index][:, :, : self.length]
-            self._arrays.append(array)
-            self._values.append(ort.OrtValue.ortvalue_from_numpy(array))
-        self._bound = None
+                array[:, :, : self.length] = old[index].numpy()[:, :, : self.length]
+            self._values.append(ort.OrtValue.ortvalue_from_numpy(array, self._device))
+        self._capacity, self._bound = capacity, None

@@ -2,48 +2,152 @@
 
 All CPU work of a process shares one thread pool, so a target and its draft never spin against each
 other.
+
+What onnxruntime says it can do is not believed: it lists providers whose libraries this machine
+lacks, and falls back to the CPU in silence. `missing` starts one and looks.
 """
 
+import ctypes
+import io
 import os
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import onnxruntime as ort
-from specrt.runtime.errors import BundleError, ProviderError
 
-PROVIDERS = {
-    "cpu": "CPUExecutionProvider",
-    "cuda": "CUDAExecutionProvider",
-    "tensorrt": "TensorrtExecutionProvider",
+from specrt.runtime.errors import BundleError, ProviderError
+from specrt.runtime.profiles import tensorrt_options
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """name: onnxruntime's. device: where its tensors live, as onnxruntime calls it. library: part
+    of the file name of its library, or "". install: what to do if it is not there."""
+
+    name: str
+    device: str
+    library: str
+    install: str
+
+
+PROVIDERS: Mapping[str, Provider] = {
+    "cpu": Provider("CPUExecutionProvider", "cpu", "", ""),
+    "cuda": Provider(
+        "CUDAExecutionProvider",
+        "cuda",
+        "onnxruntime_providers_cuda",
+        "install onnxruntime-gpu instead of onnxruntime, an NVIDIA driver, CUDA and cuDNN",
+    ),
+    "tensorrt": Provider(
+        "TensorrtExecutionProvider",
+        "cuda",
+        "onnxruntime_providers_tensorrt",
+        "install onnxruntime-gpu instead of onnxruntime, an NVIDIA driver, CUDA, cuDNN, TensorRT",
+    ),
 }
-INSTALL = {
-    "cuda": "install onnxruntime-gpu (instead of onnxruntime), an NVIDIA driver and CUDA",
-    "tensorrt": "install onnxruntime-gpu (instead of onnxruntime), CUDA and TensorRT",
+CHAINS: Mapping[str, Sequence[str]] = {  # who takes the nodes that the first one cannot
+    "cpu": ("cpu",),
+    "cuda": ("cuda", "cpu"),
+    "tensorrt": ("tensorrt", "cuda", "cpu"),
 }
+PREFERRED: Mapping[str, Sequence[str]] = {"cuda": ("cuda",), "tensorrt": ("tensorrt", "cuda")}
+IDENTITY = (  # a graph of one node, y = x, as an ONNX file
+    b'\x08\x08:7\n\x10\n\x01x\x12\x01y"\x08Identity\x12\x01pZ\x0f\n\x01x\x12\n\n\x08\x08\x01\x12'
+    b"\x04\n\x02\x08\x01b\x0f\n\x01y\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01B\x04\n\x00\x10\r"
+)
+ERRORS, FATAL_ONLY = 3, 4  # log severities
 _pool_threads = 0  # of the process-wide pool; 0 until the first session
 
 
-def open_graph(path: Path, provider: str = "cpu", threads: int = 0) -> ort.InferenceSession:
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The provider to run on and why, for people."""
+
+    provider: str
+    reason: str
+
+
+def choose(provider: str, flavour: str) -> Choice:
+    """The provider asked for, or with "auto" the best this machine has for graphs of a flavour.
+
+    Raises ProviderError if the one asked for is not there.
+    """
+    if provider != "auto":
+        require(provider)
+        return Choice(provider, "asked for")
+    lacking = []
+    for name in PREFERRED.get(flavour, ()):
+        if not (lack := missing(name)):
+            return Choice(name, f"the bundle is made for {flavour}")
+        lacking.append(f"{name} is not there ({lack})")
+    return Choice("cpu", "; ".join(lacking) or "the bundle is made for it")
+
+
+def require(provider: str) -> None:
+    """ProviderError unless this machine has the provider; says what is missing."""
+    if provider not in PROVIDERS:
+        raise ProviderError(
+            f"provider {provider!r} is unknown; choose auto, {', '.join(PROVIDERS)}"
+        )
+    if lack := missing(provider):
+        raise ProviderError(
+            f"provider {provider} is not there: {lack}; {PROVIDERS[provider].install}"
+        )
+
+
+@cache
+def missing(provider: str) -> str:
+    """What keeps a provider from starting on this machine; "" if nothing does."""
+    wanted = PROVIDERS[provider]
+    if provider == "cpu":
+        return ""
+    if wanted.name not in ort.get_available_providers():
+        return f"this onnxruntime is built for {', '.join(ort.get_available_providers())} only"
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, FATAL_ONLY
+    with redirect_stdout(io.StringIO()):  # the loader of CUDA's Python packages prints
+        ort.preload_dlls()
+    try:
+        session = ort.InferenceSession(
+            IDENTITY, options, providers=[wanted.name, PROVIDERS["cpu"].name], enable_fallback=0
+        )
+        if wanted.name in session.get_providers():
+            return ""
+        return _unloadable(wanted.library) or "onnxruntime cannot start it"
+    except Exception as error:  # onnxruntime raises its own types, all of them private
+        return _unloadable(wanted.library) or _first_line(error)
+
+
+def open_graph(
+    path: Path, provider: str = "cpu", threads: int = 0, *, context: int | None = None
+) -> ort.InferenceSession:
     """The graph at path, ready to run on `provider`; ProviderError if this machine lacks it.
 
     threads: of the pool all sessions share, 0 = one per physical core; only the first session of a
-    process can choose.
+    process can choose. context: of a graph that specrt exported.
     """
-    if provider not in PROVIDERS:
-        raise ProviderError(f"provider {provider!r} is unknown; choose {', '.join(PROVIDERS)}")
-    wanted = PROVIDERS[provider]
-    if wanted not in ort.get_available_providers():
-        raise ProviderError(f"provider {provider} is not in this onnxruntime; {INSTALL[provider]}")
-    chain = [wanted] if provider == "cpu" else [wanted, PROVIDERS["cpu"]]
+    options = _options(threads)
+    require(provider)
+    if provider == "cpu":  # weights that the graph dequantises, once and not at each call
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
+    names = [PROVIDERS[name].name for name in CHAINS[provider]]
+    settings: list[dict[str, str]] = [{} for _ in names]
+    if provider == "tensorrt":
+        settings[0] = tensorrt_options(path, context)
     try:
-        session = ort.InferenceSession(path, _options(threads), providers=chain)
+        session = ort.InferenceSession(
+            path, options, providers=names, provider_options=settings, enable_fallback=0
+        )
     except Exception as error:  # onnxruntime raises its own types, all of them private
         raise BundleError(f"{path} cannot be loaded: {_first_line(error)}; export again") from None
     found = session.get_providers()
-    if found[0] != wanted:
+    if found[0] != names[0]:
         raise ProviderError(
             f"provider {provider} was asked for, onnxruntime could only start "
-            f"{', '.join(found)}; {INSTALL[provider]}"
+            f"{', '.join(found)}; {PROVIDERS[provider].install}"
         )
     return session
 
@@ -68,13 +172,23 @@ def physical_cores() -> int:
 def _options(threads: int) -> ort.SessionOptions:
     global _pool_threads
     options = ort.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = ERRORS
     if not _pool_threads:
         _pool_threads = threads or physical_cores()
         with suppress(Exception):  # other code of this process has made the pool already
             ort.set_global_thread_pool_sizes(_pool_threads, 1)
     options.use_per_session_threads = False
     return options
+
+
+def _unloadable(library: str) -> str:
+    """What the system's loader says about a provider's library that onnxruntime did not load."""
+    for file in (Path(ort.__file__).parent / "capi").glob(f"*{library}.*"):
+        try:
+            ctypes.CDLL(str(file))
+        except OSError as error:
+            return _first_line(error)
+    return ""
 
 
 def _first_line(error: Exception) -> str:

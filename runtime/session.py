@@ -1,7 +1,8 @@
 """One running ONNX graph and its cache: tokens in, logits out.
 
 The invariant: `length` tokens have been read, and the cache's first `length` entries are theirs.
-Buffers are bound once; a call binds only what changes with the number of rows.
+The graph itself says what it is: by its inputs whether it verifies trees, by their types and shapes
+what its cache is made of, and by a few numbers stored with it what it needs besides.
 """
 
 from collections.abc import Sequence
@@ -10,17 +11,24 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
-from specrt.runtime.cache import KVCache, SharedCache
-from specrt.runtime.errors import CapacityError
-from specrt.runtime.providers import open_graph
 
-MASKED = np.float32(np.finfo(np.float32).min)
-CHAIN = None  # parents of a chain
+from specrt.runtime.cache import SMALLEST, KVCache, SharedCache
+from specrt.runtime.errors import CapacityError, RequestError
+from specrt.runtime.providers import PROVIDERS, open_graph
+
+TYPES: dict[str, type[np.generic]] = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(int32)": np.int32,
+    "tensor(int64)": np.int64,
+}
+CACHED, BIAS = "past.", "attention_bias"
+MOST_ZEROS = 1 << 20  # numbers of an empty bias that are kept from step to step
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """logits: (last, V) float32. hidden: (rows, H) or None. Both valid until the next call."""
+    """logits: (last, V) float32. hidden: (last, H) float32, or None if the graph has none."""
 
     logits: np.ndarray
     hidden: np.ndarray | None = None
@@ -29,29 +37,24 @@ class Output:
 class Session:
     """A decoder graph that specrt exported (see `runtime/bundle.py` for its inputs and outputs).
 
-    context: most tokens the model may read. vocab: width of the logits. The graph itself says how
-    many spare cache entries it writes, and how many rows a tree may have if that is limited.
+    context: most tokens the model may read. vocab: width of the logits.
     """
 
     def __init__(
         self, path: Path, *, context: int, vocab: int, provider: str = "cpu", threads: int = 0
     ) -> None:
         self.capacity, self.vocab = context, vocab
-        self._session = open_graph(path, provider, threads)
+        self._session = open_graph(path, provider, threads, context=context)
         facts = self._session.get_modelmeta().custom_metadata_map
         self._spare = int(facts.get("specrt.spare", 0))
-        self._tree_limit = int(facts.get("specrt.tree_limit", 0))
+        self._tree_limit = int(facts.get("specrt.tree_limit", 0)) or context
         self._inputs = {i.name: i for i in self._session.get_inputs()}
         self._binding = self._session.io_binding()
-        self._cache: KVCache = self._make_cache(context + self._spare)
-        self._scalars = {
-            "seqlens_k": np.zeros(1, np.int32),
-            "total_sequence_length": np.zeros((), np.int32),
-        }
-        for name, array in self._scalars.items():
-            self._bind(name, array)
+        self._cache: KVCache = self._make_cache(context + self._spare, PROVIDERS[provider].device)
+        self._buffers: dict[str, tuple[np.ndarray, ort.OrtValue]] = {}
         self._zeros = np.zeros(0, np.float32)
-        self._has_hidden = any(o.name == "hidden" for o in self._session.get_outputs())
+        hidden = [o.shape[2] for o in self._session.get_outputs() if o.name == "hidden"]
+        self._hidden: int | None = hidden[0] if hidden else None
 
     @property
     def length(self) -> int:
@@ -63,71 +66,118 @@ class Session:
         """The execution providers onnxruntime really uses for this graph."""
         return list(self._session.get_providers())
 
+    @property
+    def verifies_trees(self) -> bool:
+        """Whether a call may have parents that are no chain."""
+        return BIAS in self._inputs
+
     def forward(
         self, tokens: Sequence[int] | np.ndarray, parents: np.ndarray | None = None, last: int = 1
     ) -> Output:
         """Read tokens (m,) after the cache; give logits of the last `last` rows.
 
         parents: (m,), the row each token follows, -1 = the cache's end; None is a chain.
-        Appends m entries. CapacityError if the context has no room for them.
+        Appends m entries. CapacityError if the context has no room for them, RequestError for a
+        tree that the graph cannot verify.
         """
-        ids = np.asarray(tokens, np.int64)[None]
-        rows = ids.shape[1]
+        ids = np.asarray(tokens, np.int64)
+        rows = ids.size
         total = self.length + rows
         if total > self.capacity:
             raise CapacityError(
                 f"{total} tokens do not fit the context of {self.capacity}; "
                 "shorten the prompt or export with a larger --context"
             )
-        depths, bias = self._tree(rows, total, parents)
+        seen = self._tree(rows, parents)
+        depths = np.arange(rows) if seen is None else seen.sum(axis=1) - 1
         self._cache.bind(self._binding, rows + self._spare)
-        self._scalars["seqlens_k"][...] = total - 1
-        self._scalars["total_sequence_length"][...] = total
+        self._feed("input_ids", (1, rows), ids)
+        self._feed("position_ids", (1, rows), self.length + depths)
+        self._feed("seqlens_k", (1,), total - 1)
+        self._feed("total_sequence_length", (), total)
+        self._feed("num_logits", (1,), last)
+        if BIAS in self._inputs:
+            self._bind(BIAS, self._bias(rows, total, seen))
         logits = np.empty((1, last, self.vocab), np.float32)
-        feeds = {
-            "input_ids": ids,
-            "position_ids": (self.length + depths)[None],
-            "num_logits": np.array([last], np.int64),
-            "attention_bias": bias,
-        }
-        for name, array in feeds.items():
-            self._bind(name, array)
         self._binding.bind_ortvalue_output("logits", ort.OrtValue.ortvalue_from_numpy(logits))
-        if self._has_hidden:
-            self._binding.bind_output("hidden", "cpu")
+        hidden = None
+        if self._hidden is not None:
+            hidden = np.empty((1, rows, self._hidden), np.float32)
+            self._binding.bind_ortvalue_output("hidden", ort.OrtValue.ortvalue_from_numpy(hidden))
         self._session.run_with_iobinding(self._binding)
         self._cache.absorb({}, rows)
-        return Output(logits[0])
+        return Output(logits[0], None if hidden is None else hidden[0, rows - last :])
 
     def keep(self, length: int, path: Sequence[int] = ()) -> None:
         """Keep the first length entries, then entries length + i for i in path; forget the rest."""
         self._cache.keep(length, path)
 
-    def _tree(
-        self, rows: int, total: int, parents: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Depth of each row (m,), and the attention bias (1, 1, m, total): 0 seen, MASKED not."""
-        if self._zeros.size < rows * total:
-            self._zeros = np.zeros(2 * rows * total, np.float32)
-        chain = np.arange(rows)
-        if parents is None or np.array_equal(parents, chain - 1):
-            return chain, self._zeros[: rows * total].reshape(1, 1, rows, total)
-        depths = np.zeros(rows, np.int64)
+    def _tree(self, rows: int, parents: np.ndarray | None) -> np.ndarray | None:
+        """Which rows of the block each row sees, (m, m) bool; None for a chain."""
+        if parents is None or np.array_equal(parents, np.arange(rows) - 1):
+            return None
+        if not self.verifies_trees:
+            raise RequestError(
+                "this graph verifies chains only, not trees; choose a drafter that proposes "
+                "chains, or export with --flavour cpu or tensorrt"
+            )
+        if rows > self._tree_limit:
+            raise RequestError(
+                f"a tree of {rows} rows is more than the {self._tree_limit} that this graph's "
+                "sliding windows allow; draft less in a step"
+            )
         seen = np.eye(rows, dtype=bool)
         for row, parent in enumerate(parents):
             if parent >= 0:
-                depths[row] = depths[parent] + 1
                 seen[row] |= seen[parent]
-        bias = np.zeros((1, 1, rows, total), np.float32)
-        bias[0, 0, :, total - rows :][~seen] = MASKED
-        return depths, bias
+        return seen
+
+    def _bias(self, rows: int, total: int, seen: np.ndarray | None) -> np.ndarray:
+        """What is added to the scores, (1, 1, m, T): 0 for seen entries, the least number else.
+
+        Graphs whose bias is as wide as the cache mask nothing by themselves; the others see to it
+        that no row looks ahead.
+        """
+        width = self._inputs[BIAS].shape[3]
+        dtype = TYPES[self._inputs[BIAS].type]
+        fixed = isinstance(width, int)
+        if seen is None and not fixed:
+            size, shape = rows * total, (1, 1, rows, total)
+            if size > MOST_ZEROS:
+                return np.zeros(shape, dtype)
+            if self._zeros.size < size:
+                self._zeros = np.zeros(2 * size, dtype)
+            return self._zeros[:size].reshape(shape)
+        bias = np.full((1, 1, rows, width if fixed else total), np.finfo(dtype).min, dtype)
+        bias[0, 0, :, : total - rows] = 0
+        bias[0, 0, :, total - rows : total][np.tri(rows, dtype=bool) if seen is None else seen] = 0
+        return bias
+
+    def _feed(self, name: str, shape: tuple[int, ...], content: np.ndarray | int) -> None:
+        """Bind a small input, if the graph has it. Its buffer is reused while the shape holds, and
+        bound at each call, since providers of other devices copy it then."""
+        if name not in self._inputs:
+            return
+        if name not in self._buffers or self._buffers[name][0].shape != shape:
+            array = np.empty(shape, TYPES[self._inputs[name].type])
+            self._buffers[name] = array, ort.OrtValue.ortvalue_from_numpy(array)
+        array, value = self._buffers[name]
+        array[...] = content
+        self._binding.bind_ortvalue_input(name, value)
 
     def _bind(self, name: str, array: np.ndarray) -> None:
         self._binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
 
-    def _make_cache(self, limit: int) -> KVCache:
-        pairs = [(n, n.replace("past", "present", 1)) for n in self._inputs if n.startswith("past")]
-        first = self._inputs[pairs[0][0]]
-        dtype = np.float16 if first.type == "tensor(float16)" else np.float32
-        _, kv_heads, _, head_dim = first.shape
-        return SharedCache(pairs, (kv_heads, head_dim), dtype, limit=limit)
+    def _make_cache(self, limit: int, device: str) -> KVCache:
+        names = [name for name in self._inputs if name.startswith(CACHED)]
+        pairs = [(name, name.replace("past", "present", 1)) for name in names]
+        first = self._inputs[names[0]]
+        _, kv_heads, capacity, head_dim = first.shape
+        return SharedCache(
+            pairs,
+            (kv_heads, head_dim),
+            TYPES[first.type],
+            limit=limit,
+            capacity=capacity if isinstance(capacity, int) else SMALLEST,
+            device=device,
+        )

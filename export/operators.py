@@ -1,0 +1,127 @@
+"""What a decoder is made of besides attention, in two dialects of ONNX.
+
+`Fused` uses onnxruntime's own operators, fewer and faster. `Plain` uses standard operators only,
+for engines that read nothing else. Both give the same numbers up to rounding.
+"""
+
+from typing import Protocol
+
+import ml_dtypes
+import numpy as np
+
+from specrt.export.linear import embedding, linear
+from specrt.export.quantize import Packed
+from specrt.export.writer import GraphWriter
+
+INT4_SIGN = np.uint8(0x88)  # codes count from 8 (int8: from 128); flipping the top bit signs them
+INT8_SIGN = np.uint8(0x80)
+
+
+class Operators(Protocol):
+    """Nodes for rows x of (1, S, width)."""
+
+    def norm(self, graph: GraphWriter, x: str, weight: str, epsilon: float) -> str:
+        """RMS norm of each row."""
+        ...
+
+    def add_norm(
+        self, graph: GraphWriter, x: str, update: str, weight: str, epsilon: float
+    ) -> tuple[str, str]:
+        """RMS norm of x + update, and x + update itself."""
+        ...
+
+    def silu(self, graph: GraphWriter, x: str) -> str:
+        """x * sigmoid(x)."""
+        ...
+
+    def linear(self, graph: GraphWriter, x: str, name: str, packed: Packed, bias: str = "") -> str:
+        """x (1, S, cols) times the transposed weights plus bias: (1, S, rows)."""
+        ...
+
+    def embedding(self, graph: GraphWriter, ids: str, name: str, packed: Packed) -> str:
+        """Rows `ids` (1, S) of the table: (1, S, cols)."""
+        ...
+
+
+class Fused:
+    """onnxruntime's own operators."""
+
+    def norm(self, graph: GraphWriter, x: str, weight: str, epsilon: float) -> str:
+        return graph.call("SimplifiedLayerNormalization", x, weight, axis=-1, epsilon=epsilon)
+
+    def add_norm(
+        self, graph: GraphWriter, x: str, update: str, weight: str, epsilon: float
+    ) -> tuple[str, str]:
+        normed, _, _, total = graph.node(
+            "SkipSimplifiedLayerNormalization",
+            [x, update, weight],
+            [graph.fresh("normed"), "", "", graph.fresh("residual")],
+            domain="com.microsoft",
+            epsilon=epsilon,
+        )
+        return normed, total
+
+    def silu(self, graph: GraphWriter, x: str) -> str:
+        return graph.contrib("QuickGelu", x, alpha=1.0)
+
+    def linear(self, graph: GraphWriter, x: str, name: str, packed: Packed, bias: str = "") -> str:
+        return linear(graph, x, name, packed, bias)
+
+    def embedding(self, graph: GraphWriter, ids: str, name: str, packed: Packed) -> str:
+        return embedding(graph, ids, name, packed)
+
+
+class Plain:
+    """Standard operators. Quantised weights are dequantised in the graph, symmetric ones only."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, str] = {}  # a tied head shares the table
+
+    def norm(self, graph: GraphWriter, x: str, weight: str, epsilon: float) -> str:
+        return graph.call("RMSNormalization", x, weight, axis=-1, epsilon=epsilon)
+
+    def add_norm(
+        self, graph: GraphWriter, x: str, update: str, weight: str, epsilon: float
+    ) -> tuple[str, str]:
+        total = graph.call("Add", x, update)
+        return self.norm(graph, total, weight, epsilon), total
+
+    def silu(self, graph: GraphWriter, x: str) -> str:
+        return graph.call("Mul", x, graph.call("Sigmoid", x))
+
+    def linear(self, graph: GraphWriter, x: str, name: str, packed: Packed, bias: str = "") -> str:
+        weights = graph.call("Transpose", self._weights(graph, name, packed), perm=[1, 0])
+        product = graph.call("MatMul", x, weights)
+        return graph.call("Add", product, bias) if bias else product
+
+    def embedding(self, graph: GraphWriter, ids: str, name: str, packed: Packed) -> str:
+        return graph.call("Gather", self._weights(graph, name, packed), ids)
+
+    def _weights(self, graph: GraphWriter, name: str, packed: Packed) -> str:
+        """The weights as numbers, (rows, cols)."""
+        if not packed.bits:
+            return graph.constant(name, packed.data)
+        if name not in self._made:
+            assert packed.zeros is None, f"{name} has zero codes, which TensorRT refuses"
+            scales = graph.constant(f"{name}.scales", packed.scales)
+            numbers = (_from_int8 if packed.bits == 8 else _from_int4)(graph, name, packed, scales)
+            if packed.cols % packed.block:
+                ends = graph.ints(packed.cols)
+                numbers = graph.call("Slice", numbers, graph.ints(0), ends, graph.ints(1))
+            self._made[name] = numbers
+        return self._made[name]
+
+
+def _from_int8(graph: GraphWriter, name: str, packed: Packed, scales: str) -> str:
+    """Each block is a channel with its scale; TensorRT knows no blocks of 8-bit numbers."""
+    codes = (packed.data ^ INT8_SIGN).view(np.int8).reshape(-1, packed.block)
+    flat = graph.alias(f"{scales}.flat", scales, (len(codes),))
+    numbers = graph.call("DequantizeLinear", graph.constant(name, codes), flat, axis=0)
+    return graph.call("Reshape", numbers, graph.ints(packed.rows, -1))
+
+
+def _from_int4(graph: GraphWriter, name: str, packed: Packed, scales: str) -> str:
+    codes = (packed.data ^ INT4_SIGN).view(ml_dtypes.int4)  # two a byte, whatever numpy believes
+    shape = (packed.rows, packed.scales.shape[1] * packed.block)
+    constant = graph.constant(name, codes, shape)
+    return graph.call("DequantizeLinear", constant, scales, axis=1, block_size=packed.block)
