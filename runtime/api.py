@@ -67,7 +67,7 @@ def load(
     path: str | Path, *, drafter: str = "auto", provider: str = "auto", threads: int = 0
 ) -> "Model":
     """Open a bundle. drafter: for requests that name none. provider: auto, cpu, cuda or tensorrt.
-    threads: 0 = one per physical core; the first model of a process sets it for all.
+    threads: of each graph, 0 = one per physical core.
 
     Raises BundleError for a folder that is no whole bundle, ProviderError for a provider that is
     not there, RequestError for a drafter that the bundle lacks.

@@ -1,7 +1,8 @@
 """Opening graphs: which execution provider runs them, on how many threads.
 
-All CPU work of a process shares one thread pool, so a target and its draft never spin against each
-other.
+Each session has its own threads and they stop spinning soon after its work is done, so a target
+and its draft do not spin against each other. onnxruntime's pool for the whole process is left
+alone: once it exists, every other session of the process that does not ask for it fails.
 
 What onnxruntime says it can do is not believed: it lists providers whose libraries this machine
 lacks, and falls back to the CPU in silence. `missing` starts one and looks.
@@ -11,9 +12,9 @@ import ctypes
 import io
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import onnxruntime as ort
@@ -59,7 +60,7 @@ IDENTITY = (  # a graph of one node, y = x, as an ONNX file
     b"\x04\n\x02\x08\x01b\x0f\n\x01y\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01B\x04\n\x00\x10\r"
 )
 ERRORS, FATAL_ONLY = 3, 4  # log severities
-_pool_threads = 0  # of the process-wide pool; 0 until the first session
+SPIN_US = "100"  # microseconds; 10 to 1000 were equally fast for a session running alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +127,7 @@ def open_graph(
 ) -> ort.InferenceSession:
     """The graph at path, ready to run on `provider`; ProviderError if this machine lacks it.
 
-    threads: of the pool all sessions share, 0 = one per physical core; only the first session of a
-    process can choose. context: of a graph that specrt exported.
+    threads: 0 = one per physical core. context: of a graph that specrt exported.
     """
     options = _options(threads)
     require(provider)
@@ -137,10 +137,21 @@ def open_graph(
     settings: list[dict[str, str]] = [{} for _ in names]
     if provider == "tensorrt":
         settings[0] = tensorrt_options(path, context)
+    start = partial(
+        ort.InferenceSession,
+        *(path, options),
+        providers=names,
+        provider_options=settings,
+        enable_fallback=0,
+    )
     try:
-        session = ort.InferenceSession(
-            path, options, providers=names, provider_options=settings, enable_fallback=0
-        )
+        try:
+            session = start()
+        except RuntimeError as error:  # another part of the process has made a pool for all
+            if "use_per_session_threads" not in str(error):
+                raise
+            options.use_per_session_threads = False
+            session = start()
     except Exception as error:  # onnxruntime raises its own types, all of them private
         raise BundleError(f"{path} cannot be loaded: {_first_line(error)}; export again") from None
     found = session.get_providers()
@@ -170,14 +181,10 @@ def physical_cores() -> int:
 
 
 def _options(threads: int) -> ort.SessionOptions:
-    global _pool_threads
     options = ort.SessionOptions()
     options.log_severity_level = ERRORS
-    if not _pool_threads:
-        _pool_threads = threads or physical_cores()
-        with suppress(Exception):  # other code of this process has made the pool already
-            ort.set_global_thread_pool_sizes(_pool_threads, 1)
-    options.use_per_session_threads = False
+    options.intra_op_num_threads = threads or physical_cores()
+    options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_US)
     return options
 
 
