@@ -67,6 +67,7 @@ class GroupQuery:
         """spare: rows attention sees after the block. trees: whether blocks may be trees; CUDA
         takes its fast kernels only where there is no bias to say so."""
         self.config, self.dtype, self.spare = config, dtype, spare
+        self.positions_end = config.context + spare  # the kernel counts the spare row as well
         self._biases: dict[int, str] = {}
         graph.input("seqlens_k", np.int32, (1,))
         graph.input("total_sequence_length", np.int32, ())
@@ -99,7 +100,7 @@ class GroupQuery:
         config = self.config
         cos = sin = ""
         if layer.rope is not None:
-            cos, sin = rope_tables(graph, layer.rope, config.context, self.dtype)
+            cos, sin = rope_tables(graph, layer.rope, self.positions_end, self.dtype)
         query, key, value = qkv, "", ""
         if self.spare:
             query = graph.call("Concat", qkv, "spare.row", axis=1)
@@ -136,7 +137,7 @@ class GroupQuery:
 
     def _rotated(self, graph: GraphWriter, rows: str, heads: int, rope: Rope) -> str:
         """Rows rotated by an operator of their own, for sizes that the attention kernel refuses."""
-        cos, sin = rope_tables(graph, rope, self.config.context, self.dtype)
+        cos, sin = rope_tables(graph, rope, self.positions_end, self.dtype)
         return graph.contrib(
             "RotaryEmbedding",
             *(rows, self.positions, cos, sin),
@@ -200,7 +201,7 @@ def window_bias(
     block = graph.call("Squeeze", positions, graph.ints(0))
     distance = graph.call("Sub", graph.call("Unsqueeze", block, graph.ints(1)), columns)  # (S, T)
     visible = graph.call("Less", distance, graph.ints(window))
-    masked = graph.constant("masked", np.array([np.finfo(dtype).min], dtype))
+    masked = graph.constant("masked", np.array([np.finfo(np.dtype(dtype)).min], dtype))
     return graph.call("Where", visible, bias, masked)
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 import specrt.runtime.bundle as bundle
-from specrt.runtime.writing import writing
 from specrt.export.check import check_graph
 from specrt.export.flavour import Flavour, flavour_named
 from specrt.export.graph import write_decoder
@@ -23,6 +23,7 @@ from specrt.export.source import Checkpoint, open_source
 from specrt.models.decoder import layer_weights
 from specrt.runtime.errors import SourceError
 from specrt.runtime.session import Session
+from specrt.runtime.writing import writing
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+
 from specrt.runtime.errors import CheckError
 from specrt.runtime.interfaces import Session
 

@@ -4,13 +4,14 @@
 """
 
 import numpy as np
+
 from specrt.export.quantize import Packed
 from specrt.export.writer import GraphWriter
 
 INT8_ACTIVATIONS = 4  # MatMulNBits accuracy level: activations rounded per row and block
 U8_ZERO = 128
-U8_STEPS = np.float32(127.0)
-SMALLEST_SCALE = np.float32(1e-30)  # keeps a row of zeros from dividing by zero
+U8_STEPS = 127.0
+SMALLEST_SCALE = 1e-30  # keeps a row of zeros from dividing by zero
 
 
 def linear(graph: GraphWriter, x: str, name: str, packed: Packed, bias: str = "") -> str:
@@ -69,18 +70,18 @@ def _block_quantised(graph: GraphWriter, x: str, name: str, packed: Packed, bias
 def _integer_product(graph: GraphWriter, x: str, name: str, packed: Packed) -> str:
     """Each row of x is rounded to 8 bits by its own largest value, so rows stay independent."""
     largest = graph.call("ReduceMax", graph.call("Abs", x), graph.ints(-1), keepdims=1)
-    steps = graph.constant("w8a8.steps", U8_STEPS)
-    floor = graph.constant("w8a8.floor", SMALLEST_SCALE)
+    steps = graph.constant("w8a8.steps", np.array(U8_STEPS, np.float32))
+    floor = graph.constant("w8a8.floor", np.array(SMALLEST_SCALE, np.float32))
     scale = graph.call("Div", graph.call("Max", largest, floor), steps)
     rounded = graph.call("Round", graph.call("Div", x, scale))
-    zero = graph.constant("w8a8.zero", np.float32(U8_ZERO))
+    zero = graph.constant("w8a8.zero", np.array(U8_ZERO, np.float32))
     codes = graph.call("Cast", graph.call("Add", rounded, zero), to=2)
     product = graph.contrib(
         "MatMulIntegerToFloat",
         codes,
         graph.constant(name, packed.data),
-        graph.constant("w8a8.one", np.float32(1.0)),
+        graph.constant("w8a8.one", np.array(1, np.float32)),
         graph.constant(f"{name}.scales", packed.scales),
-        graph.constant("w8a8.zero.code", np.uint8(U8_ZERO)),
+        graph.constant("w8a8.zero.code", np.array(U8_ZERO, np.uint8)),
     )
     return graph.call("Mul", product, scale)

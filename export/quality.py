@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 import numpy as np
+
 from specrt.runtime.interfaces import Session
 
 GOOD = 0.01  # mean KL in nats below which nobody sees a difference; chooses the default format
@@ -46,8 +47,9 @@ def measure(session: Session, tokens: Sequence[int], reference: np.ndarray) -> Q
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     """Along the last axis, float64."""
-    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    shifted: np.ndarray = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return shifted
 
 
 def _logits(session: Session, tokens: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:

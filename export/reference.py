@@ -7,6 +7,7 @@ needs little memory beside its activations.
 from collections.abc import Callable, Sequence
 
 import numpy as np
+
 from specrt.export.source import Checkpoint
 from specrt.models.config import Layer, Rope
 from specrt.models.decoder import decoder
@@ -83,7 +84,9 @@ class Reference:
 
     def gate(self, gate_up: np.ndarray) -> np.ndarray:
         gate, up = np.split(gate_up, 2, axis=1)
-        return activation(gate, self.config.activation) * up
+        gate = activation(gate, self.config.activation)
+        gate *= up
+        return gate
 
     def tap(self, x: np.ndarray, index: int) -> None:
         """Nothing here reads taps."""
@@ -113,7 +116,8 @@ class Reference:
 def rms_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
     """x / rms(x) * weight along the last axis."""
     mean = np.mean(np.square(x, dtype=np.float64), axis=-1, keepdims=True)
-    return (x / np.sqrt(mean + eps) * weight).astype(np.float32)
+    scaled: np.ndarray = x / np.sqrt(mean + eps) * weight
+    return scaled.astype(np.float32)
 
 
 def rotate(heads: np.ndarray, rope: Rope) -> np.ndarray:
@@ -128,17 +132,23 @@ def rotate(heads: np.ndarray, rope: Rope) -> np.ndarray:
 def visible(rows: int, window: int) -> np.ndarray:
     """(rows, rows): whether a row sees a column; window 0 = everything before it."""
     distance = np.arange(rows)[:, None] - np.arange(rows)
-    return (distance >= 0) & ((distance < window) if window else True)
+    seen: np.ndarray = distance >= 0
+    return seen & (distance < window) if window else seen
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
     """Along the last axis."""
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return weights / weights.sum(axis=-1, keepdims=True)
+    weights: np.ndarray = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return weights
 
 
 def activation(x: np.ndarray, kind: str) -> np.ndarray:
     """silu, or gelu in its tanh form."""
+    bend: np.ndarray
     if kind == "silu":
-        return x / (1 + np.exp(-x))
-    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+        bend = 1 / (1 + np.exp(-x))
+    else:
+        bend = 0.5 * (1 + np.tanh(np.float32(np.sqrt(2 / np.pi)) * (x + 0.044715 * x**3)))
+    bend *= x
+    return bend

@@ -60,7 +60,7 @@ class Tensor:
 
     def release(self) -> None:
         """Let the system drop what of the file is in memory; it is read again when needed."""
-        owner = self.raw
+        owner: object = self.raw
         while isinstance(owner, np.ndarray | memoryview):
             owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
         if isinstance(owner, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):

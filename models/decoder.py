@@ -1,7 +1,8 @@
 """A decoder-only transformer, written once over a handful of operations.
 
-Who gives the operations decides what comes out: `export.graph` writes ONNX nodes, `export.reference`
-computes with numpy. Every architecture is this function with other values in `DecoderConfig`.
+Who gives the operations decides what comes out: `export.graph` writes ONNX nodes,
+`export.reference` computes with numpy. Every architecture is this function with other values in
+`DecoderConfig`.
 """
 
 from collections.abc import Sequence

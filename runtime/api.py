@@ -33,7 +33,7 @@ from specrt.runtime.open import open_session
 from specrt.runtime.prefix import common_prefix
 from specrt.runtime.sampling import Sampling
 from specrt.runtime.text import TextStream, encode, load_tokenizer
-from specrt.runtime.trace import Step, Trace
+from specrt.runtime.trace import Trace
 
 Messages = Sequence[Mapping[str, Any]]
 Prompt = str | Sequence[int]

@@ -7,7 +7,7 @@ The loop owns the text; caches only count what they have read. Between steps, wh
 and the target's cache holds exactly the first tokens of the text, in order.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -58,7 +58,7 @@ def decode(
     *,
     limit: int | None = None,
     cached: int = 0,
-) -> Iterator[Step]:
+) -> Generator[Step, None, None]:
     """Write the text, a Step at a time; the last Step says why it ended.
 
     limit: the number of real token ids, where the target's vocabulary is padded beyond them; no
@@ -86,7 +86,7 @@ def _steps(
     *,
     limit: int,
     cached: int,
-) -> Iterator[Step]:
+) -> Generator[Step, None, None]:
     tokens, sampling = list(request.prompt), request.sampling
     end = min(len(tokens) + request.max_tokens, target.capacity)
     rng = np.random.default_rng(request.seed)

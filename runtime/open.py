@@ -15,6 +15,4 @@ def open_session(
     if provider == "auto":
         provider = "cpu"
     kind = ForeignSession if flavour == "optimum" else DecoderSession
-    return kind(
-        path, context=model.context, vocab=model.vocab, provider=provider, threads=threads
-    )
+    return kind(path, context=model.context, vocab=model.vocab, provider=provider, threads=threads)

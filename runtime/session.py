@@ -148,7 +148,8 @@ class Session:
             if self._zeros.size < size:
                 self._zeros = np.zeros(2 * size, dtype)
             return self._zeros[:size].reshape(shape)
-        bias = np.full((1, 1, rows, width if fixed else total), np.finfo(dtype).min, dtype)
+        shape = (1, 1, rows, width if fixed else total)
+        bias = np.full(shape, np.finfo(np.dtype(dtype)).min, dtype)
         bias[0, 0, :, : total - rows] = 0
         bias[0, 0, :, total - rows : total][np.tri(rows, dtype=bool) if seen is None else seen] = 0
         return bias
