@@ -85,7 +85,9 @@ def residual(p: Distribution, q: Distribution) -> Distribution:
 
 def draw(p: Distribution, rng: np.random.Generator) -> int:
     """One token: the inverse of the running total at a uniform number scaled by the total itself,
-    so rounding never yields a token of weight zero."""
+    so rounding never yields a token of weight zero. A single token needs no number."""
+    if p.ids is not None and p.ids.size == 1:
+        return int(p.ids[0])
     index = _invert(p.probs, rng.random())
     return index if p.ids is None else int(p.ids[index])
 

@@ -51,7 +51,7 @@ class Proposal:
 
     def children(self, node: int) -> list[int]:
         """The nodes that follow `node`, in the order drawn."""
-        return [int(child) for child in np.flatnonzero(self.parents == node)]
+        return np.flatnonzero(self.parents == node).tolist() if self.size else []
 
     def law(self, node: int) -> Distribution:
         """What the token of `node` was drawn from."""

@@ -42,7 +42,7 @@ class Sampling:
         none: NaN or nothing finite."""
         best = int(logits.argmax())  # the first NaN, if there is one
         top = logits[best]
-        if not np.isfinite(top):
+        if not math.isfinite(top):
             raise BundleError(
                 f"the model's logits have no finite maximum but {top} at token {best} of "
                 f"{logits.size}; its weights or its export are broken: export it again"
