@@ -51,6 +51,7 @@ class Session:
         self._inputs = {i.name: i for i in self._session.get_inputs()}
         self._binding = self._session.io_binding()
         self._cache: KVCache = self._make_cache(context + self._spare, PROVIDERS[provider].device)
+        self._copies = PROVIDERS[provider].device != "cpu"
         self._buffers: dict[str, tuple[np.ndarray, ort.OrtValue]] = {}
         self._zeros = np.zeros(0, np.float32)
         hidden = [o.shape[2] for o in self._session.get_outputs() if o.name == "hidden"]
@@ -155,16 +156,18 @@ class Session:
         return bias
 
     def _feed(self, name: str, shape: tuple[int, ...], content: np.ndarray | int) -> None:
-        """Bind a small input, if the graph has it. Its buffer is reused while the shape holds, and
-        bound at each call, since providers of other devices copy it then."""
+        """Bind a small input, if the graph has it. Its buffer is reused while the shape holds; on
+        another device than the CPU it is bound at each call, which copies it."""
         if name not in self._inputs:
             return
-        if name not in self._buffers or self._buffers[name][0].shape != shape:
+        bound = self._buffers.get(name)
+        if bound is None or bound[0].shape != shape:
             array = np.empty(shape, TYPES[self._inputs[name].type])
-            self._buffers[name] = array, ort.OrtValue.ortvalue_from_numpy(array)
-        array, value = self._buffers[name]
-        array[...] = content
-        self._binding.bind_ortvalue_input(name, value)
+            bound = self._buffers[name] = array, ort.OrtValue.ortvalue_from_numpy(array)
+            self._binding.bind_ortvalue_input(name, bound[1])
+        bound[0][...] = content
+        if self._copies:
+            self._binding.bind_ortvalue_input(name, bound[1])
 
     def _bind(self, name: str, array: np.ndarray) -> None:
         self._binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
