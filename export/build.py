@@ -28,6 +28,7 @@ from specrt.runtime.writing import writing
 Progress = Callable[[str, int, int], None]  # stage, done, total
 
 
+DRAFT_WEIGHTS = "int4"  # a draft need not be exact: the target rejects what it gets wrong
 CARRIED_TO_INT4 = {"Q4_0"}  # source types that int4 holds bit for bit
 
 
@@ -78,7 +79,7 @@ def export(
     source, drafts: a GGUF file, a Hugging Face folder or a hub id; source may also be a decoder
     that another exporter made (see foreign.py), which is then run as it is. weights: fp32, fp16,
     int8, int4 or w8a8; None takes the smallest whose mean KL to the checkpoint is at most GOOD, and
-    for the GPU flavours fp16. flavour: what the graphs are written for (see flavour.py).
+    for the GPU flavours fp16; a draft is int4 then. flavour: what the graphs are written for (see flavour.py).
     context: most tokens of a text, None = the model's own limit. Raises SourceError for a
     checkpoint that cannot be used, CheckError for a graph that fails, BundleError if `out` cannot
     be written.
@@ -110,7 +111,7 @@ def export(
         drafters = []
         for name, draft in models.items():
             path = f"drafters/{name}"
-            part = _deliver(folder, path, draft, weights, made_for, check, step)
+            part = _deliver(folder, path, draft, weights or DRAFT_WEIGHTS, made_for, check, step)
             drafters.append(
                 bundle.DrafterInfo(
                     name=name,
