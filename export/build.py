@@ -78,11 +78,11 @@ def export(
 
     source, drafts: a GGUF file, a Hugging Face folder or a hub id; source may also be a decoder
     that another exporter made (see foreign.py), which is then run as it is. weights: fp32, fp16,
-    int8, int4 or w8a8; None takes the smallest whose mean KL to the checkpoint is at most GOOD, and
-    for the GPU flavours fp16; a draft is int4 then. flavour: what the graphs are written for (see flavour.py).
-    context: most tokens of a text, None = the model's own limit. Raises SourceError for a
-    checkpoint that cannot be used, CheckError for a graph that fails, BundleError if `out` cannot
-    be written.
+    int8, int4 or w8a8; None takes the smallest whose mean KL to the checkpoint is at most GOOD,
+    int4 for drafts, and fp16 for the GPU flavours. flavour: what the graphs are written for (see
+    flavour.py). context: most tokens of a text, None = the model's own limit. Raises SourceError
+    for a checkpoint that cannot be used, CheckError for a graph that fails, BundleError if `out`
+    cannot be written.
     """
     from specrt.export.foreign import export_foreign, find_graph  # which builds on this file
 
