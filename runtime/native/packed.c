@@ -1,0 +1,34 @@
+#include "packed.h"
+
+#include <string.h>
+
+OrtStatus *unpack(const Tensor *constant, Packed *packed) {
+  uint32_t header[HEADER / 4];
+  const uint8_t *bytes = constant->data;
+  if (!bytes || constant->rank != 1 || constant->dims[0] < HEADER)
+    return invalid("specrt: packed weights have no header; export the bundle again");
+  memcpy(header, bytes, HEADER);
+  if (header[0] != PACKED_MAGIC)
+    return invalid("specrt: packed weights start with %08x instead of %08x; export the bundle again",
+                   header[0], PACKED_MAGIC);
+  const uint32_t most = INT32_MAX / 4;
+  if (header[1] < 1 || header[1] > most || header[2] < 1 || header[2] > MAX_MATRICES)
+    return invalid("specrt: packed weights claim %u columns, %u matrices", header[1], header[2]);
+  *packed = (Packed){.cols = (int)header[1], .count = (int)header[2]};
+  packed->units = (packed->cols + UNIT - 1) / UNIT;
+  uint64_t at = HEADER, rows = 0;
+  for (int i = 0; i < packed->count; i++) {
+    uint32_t height = header[3 + 2 * i], kind = header[4 + 2 * i];
+    if (height < 1 || height > most || kind >= KINDS)
+      return invalid("specrt: packed matrix %d claims %u rows of kind %u", i, height, kind);
+    if (at <= (uint64_t)constant->dims[0])
+      packed->matrices[i] = (Matrix){bytes + at, (int)height, (int)kind};
+    at += (uint64_t)(height + TILE - 1) / TILE * (uint64_t)packed->units * unit_bytes((int)kind);
+    rows += height;
+  }
+  if (at != (uint64_t)constant->dims[0] || rows > most)
+    return invalid("specrt: packed weights have %lld bytes, their header says %llu",
+                   (long long)constant->dims[0], (unsigned long long)at);
+  packed->rows = (int)rows;
+  return NULL;
+}

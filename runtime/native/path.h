@@ -1,0 +1,39 @@
+/* The instruction paths: the same arithmetic in other instructions, bit for bit.
+ *
+ * Products of codes are added as integers, so their order is free. Everything else is a separate
+ * IEEE multiply or add in a fixed order per result: no fused multiply-add, no order that depends on
+ * how many rows, threads or lanes there are.
+ */
+#ifndef SPECRT_PATH_H
+#define SPECRT_PATH_H
+#include "packed.h"
+
+enum { MAX_GROUP = 12 };
+enum { SILU, GELU, ACTIVATIONS };
+
+/* Some rows of activations, rounded to int8 in blocks of 32; block b of row r is at b * rows + r. */
+typedef struct {
+  int rows;
+  const int8_t *codes;     /* (blocks, rows, 32) */
+  const float *scales;     /* (blocks, rows) */
+  const float *sums;       /* scale * sum of codes: what a minimum is multiplied with */
+  const int32_t *start[3]; /* by kind: -8 * sum of codes, unused, -128 * sum of codes */
+} Group;
+
+typedef struct {
+  const char *name;
+  int group; /* most rows of a tile call */
+  /* One tile times a group: out (rows, 16). By kind and number of rows. */
+  void (*tile[KINDS][MAX_GROUP + 1])(const uint8_t *tile, int units, const Group *, float *out);
+  /* 32 values -> codes; the scale, NaN if a value is not finite; the sum of the codes. */
+  void (*round)(const float *x, int8_t *codes, float *scale, int32_t *sum);
+  void (*gate)(const float *gate, const float *up, float *out, int n, int activation);
+  /* RMS norm of x + update (NULL: of x); total (NULL: not wanted) gets the sum. */
+  void (*norm)(const float *x, const float *update, const float *weight, float epsilon, int n,
+               float *total, float *out);
+} Path;
+
+const Path *path(void);
+int choose_path(const char *name); /* NULL: the best; 0: not on this processor */
+
+#endif

@@ -1,0 +1,217 @@
+"""The native kernels against exact references, on every path of this processor, bit for bit."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from gguf_blocks import decode, encode
+
+from specrt.export import native as emit
+from specrt.export.source import Tensor
+from specrt.export.writer import GraphWriter
+from specrt.runtime import native
+
+pytestmark = pytest.mark.skipif(native.find() is None, reason="built without a C compiler")
+PATHS = ("portable", "avx2", "avx512-vnni")
+KINDS = ("Q4_0", "Q4_1", "Q8_0", "Q4_K")
+
+
+@pytest.fixture(params=PATHS)
+def path(request: pytest.FixtureRequest) -> Iterator[str]:
+    if not native.choose_path(request.param):
+        pytest.skip(f"this processor has no {request.param}")
+    yield request.param
+    native.choose_path(None)
+
+
+def tensor(rows: int, cols: int, kind: str, seed: int = 0) -> Tensor:
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal((rows, cols)).astype(np.float32)
+    raw = np.ascontiguousarray(encode(values, kind, rng)).view(np.uint8).reshape(rows, -1)
+    return Tensor("weights", (rows, cols), kind, raw)
+
+
+def session(folder: Path, graph: GraphWriter, threads: int = 2) -> onnxruntime.InferenceSession:
+    graph.save()
+    model = onnx.load(folder / "model.onnx", load_external_data=False)
+    if all(known.domain != native.DOMAIN for known in model.opset_import):
+        model.opset_import.append(onnx.helper.make_opsetid(native.DOMAIN, 1))
+        (folder / "model.onnx").write_bytes(model.SerializeToString())
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    native.register(options)
+    return onnxruntime.InferenceSession(folder / "model.onnx", options)
+
+
+def product(
+    folder: Path, tensors: Sequence[Tensor], bias: np.ndarray | None = None, threads: int = 2
+) -> onnxruntime.InferenceSession:
+    with GraphWriter(folder) as graph:
+        x = graph.input("x", np.float32, (1, "rows", "cols"))
+        name = "" if bias is None else graph.constant("bias", bias)
+        y = emit.linear(graph, x, "weights", tensors, name)
+        graph.node("Identity", [y], ["y"])
+        graph.output("y", np.float32, (1, "rows", "width"))
+        return session(folder, graph, threads)
+
+
+def run(made: onnxruntime.InferenceSession, x: np.ndarray) -> np.ndarray:
+    return np.asarray(made.run(None, {"x": x[None]})[0])[0]
+
+
+def reference(x: np.ndarray, codes: emit.Codes) -> np.ndarray:
+    """x (m, cols) times rows of one kind: each block's integer product exactly, then float32."""
+    rows, cols = codes.codes.shape
+    blocks = -(-cols // 32)
+    pad = ((0, 0), (0, blocks * 32 - cols))
+    w = np.pad(codes.codes, pad, constant_values=emit.ZERO[codes.kind]).reshape(rows, blocks, 32)
+    w = w.astype(np.int64) - emit.ZERO[codes.kind]
+    a = np.pad(x, pad).reshape(len(x), blocks, 32)
+    out = np.zeros((len(x), rows), np.float32)
+    one = np.float32(1)
+    with np.errstate(all="ignore"):
+        top = np.abs(a).max(-1)
+        inverse = np.where(top > np.float32(1e-30), np.float32(127) / top, np.float32(0))
+        finite = np.isfinite(a).all(-1)
+        q = np.where(finite[..., None], np.rint(a * inverse[..., None]), 0).astype(np.int64)
+        scale = np.where(finite, top * (one / np.float32(127)), np.float32(np.nan))
+        for b in range(blocks):
+            exact = (q[:, b] @ w[:, b].T).astype(np.float32)
+            out += exact * (codes.steps[:, b].astype(np.float32) * scale[:, b, None])
+            if codes.minimums is not None:
+                sums = scale[:, b] * q[:, b].sum(-1).astype(np.float32)
+                out -= codes.minimums[:, b].astype(np.float32) * sums[:, None]
+    return out
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_product_is_the_exact_reference_for_any_number_of_rows(
+    path: str, kind: str, tmp_path: Path
+) -> None:
+    weights = tensor(37, 256, kind)
+    x = np.random.default_rng(1).standard_normal((40, 256)).astype(np.float32)
+    want = reference(x, emit._codes(weights, 0, 37))
+    made = product(tmp_path, [weights])
+    for rows in range(1, 41):
+        assert np.array_equal(run(made, x[:rows]), want[:rows]), rows
+
+
+@pytest.mark.parametrize(("rows", "cols"), [(1, 32), (16, 96), (17, 33), (5, 1), (100, 160)])
+def test_odd_sizes_are_exact(path: str, rows: int, cols: int, tmp_path: Path) -> None:
+    weights = tensor(rows, cols, "F32")
+    x = np.random.default_rng(2).standard_normal((3, cols)).astype(np.float32)
+    want = reference(x, emit._codes(weights, 0, rows))
+    assert np.array_equal(run(product(tmp_path, [weights]), x), want)
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-42, 1e-30, 3e38, np.inf, -np.inf, np.nan])
+def test_extreme_activations_are_exact_and_stay_in_their_row(
+    path: str, value: float, tmp_path: Path
+) -> None:
+    weights = tensor(20, 128, "Q4_1")
+    x = np.random.default_rng(3).standard_normal((3, 128)).astype(np.float32)
+    x[1, :40] = value
+    want = reference(x, emit._codes(weights, 0, 20))
+    got = run(product(tmp_path, [weights]), x)
+    assert np.array_equal(got, want, equal_nan=True)
+    assert np.isfinite(got[[0, 2]]).all()
+    assert np.isfinite(value) or np.isnan(got[1]).all()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 4])
+def test_kinds_side_by_side_with_a_bias_are_their_own_products(
+    path: str, threads: int, tmp_path: Path
+) -> None:
+    tensors = [tensor(500, 256, kind, i) for i, kind in enumerate(("Q4_K", "Q4_0", "Q8_0"))]
+    x = np.random.default_rng(4).standard_normal((9, 256)).astype(np.float32)
+    bias = np.arange(1500, dtype=np.float32)
+    parts = [reference(x, emit._codes(t, 0, 500)) for t in tensors]
+    got = run(product(tmp_path, tensors, bias, threads), x)
+    assert np.array_equal(got, np.concatenate(parts, 1) + bias)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
+def test_a_look_up_is_what_gguf_decodes(kind: str, tmp_path: Path) -> None:
+    table = tensor(50, 96, kind)
+    with GraphWriter(tmp_path) as graph:
+        ids = graph.input("ids", np.int64, (1, "rows"))
+        graph.node("Identity", [emit.embedding(graph, ids, "table", table)], ["y"])
+        graph.output("y", np.float32, (1, "rows", 96))
+        made = session(tmp_path, graph)
+    order = np.random.default_rng(5).permutation(50)
+    got = made.run(None, {"ids": order[None]})[0][0]
+    assert np.array_equal(got, decode(table.raw, kind)[order])
+    with pytest.raises(Exception, match="id 50, the table has 50 rows"):
+        made.run(None, {"ids": np.array([[50]])})
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+def test_the_gate_is_close_to_exact_and_the_same_on_every_path(
+    activation: str, tmp_path: Path
+) -> None:
+    with GraphWriter(tmp_path) as graph:
+        x = graph.input("x", np.float32, (1, "rows", 6002))
+        graph.node("Identity", [emit.gate(graph, x, activation)], ["y"])
+        graph.output("y", np.float32, (1, "rows", 3001))
+        made = session(tmp_path, graph)
+    values = np.random.default_rng(6).uniform(-20, 20, (3, 6002)).astype(np.float32)
+    values[0, 0] = np.nan
+    g, up = np.split(values.astype(np.float64), 2, axis=1)
+    inner = g if activation == "silu" else 2 * 0.7978845608 * (g + 0.044715 * g**3)
+    want = g / (1 + np.exp(-inner)) * up
+    results = [run(made, values) for name in PATHS if native.choose_path(name)]
+    native.choose_path(None)
+    # A few roundings of 6e-8; the exponent of GELU is up to 60 and wrong by as many roundings.
+    np.testing.assert_allclose(results[0], want, rtol=2e-5, atol=1e-7)
+    assert all(np.array_equal(results[0], other, equal_nan=True) for other in results)
+
+
+def test_the_norm_of_a_row_does_not_depend_on_paths_or_rows_beside_it(tmp_path: Path) -> None:
+    with GraphWriter(tmp_path) as graph:
+        x = graph.input("x", np.float32, (1, "rows", 579))
+        weight = graph.constant("w", np.linspace(0.5, 2, 579).astype(np.float32))
+        update = graph.call("Mul", x, x)
+        for name, value in zip("yt", emit.add_norm(graph, x, update, weight, 1e-5), strict=True):
+            graph.node("Identity", [value], [name])
+            graph.output(name, np.float32, (1, "rows", 579))
+        made = session(tmp_path, graph)
+    values = np.random.default_rng(7).standard_normal((40, 579)).astype(np.float32)
+    total = values + values * values
+    mean = (total.astype(np.float64) ** 2).mean(1, keepdims=True)
+    want = total / np.sqrt(mean + 1e-5) * np.linspace(0.5, 2, 579)
+    first = run(made, values)
+    np.testing.assert_allclose(first, want, rtol=2e-6)
+    for name in PATHS:
+        if native.choose_path(name):
+            assert np.array_equal(run(made, values), first)
+            assert all(np.array_equal(run(made, values[:n]), first[:n]) for n in range(1, 40))
+    native.choose_path(None)
+    assert np.array_equal(made.run(["t"], {"x": values[None]})[0][0], total)
+
+
+def test_wrong_shapes_are_errors(tmp_path: Path) -> None:
+    made = product(tmp_path, [tensor(16, 64, "Q4_0")])
+    with pytest.raises(Exception, match="input has rows of 65, the weights of 64"):
+        run(made, np.zeros((1, 65), np.float32))
+    made = product(tmp_path, [tensor(16, 64, "Q4_0")], np.zeros(15, np.float32))
+    with pytest.raises(Exception, match="bias has 15 values, the weights 16 rows"):
+        run(made, np.zeros((1, 64), np.float32))
+
+
+@pytest.mark.parametrize("at", [0, 4, 8, 12, 16, None])
+def test_corrupt_weights_are_errors(at: int | None, tmp_path: Path) -> None:
+    packed = emit.pack([tensor(16, 64, "Q4_0")])
+    packed = packed[:-1] if at is None else packed
+    if at is not None:
+        packed[at : at + 4] = 255
+    with GraphWriter(tmp_path) as graph:
+        x = graph.input("x", np.float32, (1, "rows", 64))
+        y = graph.call("MatMul", x, graph.constant("w", packed), domain=native.DOMAIN)
+        graph.node("Identity", [y], ["y"])
+        graph.output("y", np.float32, (1, "rows", 16))
+        made = session(tmp_path, graph)
+    with pytest.raises(Exception, match="specrt: packed"):
+        run(made, np.zeros((1, 64), np.float32))
