@@ -33,7 +33,7 @@ from specrt.runtime.open import open_session
 from specrt.runtime.prefix import common_prefix
 from specrt.runtime.sampling import Sampling
 from specrt.runtime.text import TextStream, encode, load_tokenizer
-from specrt.runtime.trace import Trace
+from specrt.runtime.trace import Step, Trace
 
 Messages = Sequence[Mapping[str, Any]]
 Prompt = str | Sequence[int]
@@ -146,7 +146,10 @@ class Model:
         )
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         text = TextStream(self.tokenizer, stops)
-        stream = Stream(self, request, text, self._drafter(name), Fixed(budget), name)
+        controller: Controller = Fixed(budget)
+        if name == "auto" and (reason := plain_reason(self.manifest)):
+            controller = Undrafted(reason)
+        stream = Stream(self, request, text, self._drafter(name), controller, name)
         self._take_turn(stream)
         return stream
 
@@ -291,6 +294,36 @@ class Stream(Iterator[Piece]):
             tuple(self._from_draft[part]),
             tuple(self._logprobs[part]),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Undrafted:
+    """Never drafts. reason: why, for the trace."""
+
+    reason: str
+
+    def budget(self) -> int:
+        return 0
+
+    def observe(self, step: Step) -> None:
+        """Learns nothing."""
+
+
+def plain_reason(manifest: Manifest) -> str:
+    """Why `auto` must not draft with this bundle, "" if it may.
+
+    A foreign graph may give a row other logits in a longer block, and so another text with drafts.
+    """
+    if manifest.flavour != "optimum":
+        return ""
+    for name in ("rows", "chunks"):
+        found = manifest.checks.get(name)
+        rms = found.get("rms") if isinstance(found, dict) else None
+        if rms is None:
+            return f"plain: the graph was not checked for {name}"
+        if rms != 0:
+            return f"plain: logits differ between block sizes (checks.{name}.rms is {rms:.2g})"
+    return ""
 
 
 def _open(folder: Path, flavour: str, graph: str, model: ModelInfo, **where: Any) -> Session:
