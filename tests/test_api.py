@@ -22,7 +22,7 @@ DRAFTERS = ["ngram", "draft", "ngram+draft", "auto"]
 
 @pytest.fixture(scope="session", params=["fp32", "int8", "int4"])
 def bundle(request, tmp_path_factory):
-    """A draft of the same weights, rounded elsewhere, and a context of 96 tokens."""
+    """A bundle whose draft is the same model in the same format, with a context of 96 tokens."""
     out = tmp_path_factory.mktemp("api") / "b"
     export(TINY, out, drafts=[TINY], weights=request.param, context=96, check=False)
     return out
@@ -79,9 +79,9 @@ def test_a_prompt_too_long_is_refused(model):
 @pytest.mark.parametrize("drafter", ["none", *DRAFTERS])
 def test_the_end_of_the_context_ends_the_text(model, drafter):
     prompt = ([5, 9, 17, 33] * 64)[: model.manifest.model.context - 10]
-    plain = fresh_tokens = model.generate(prompt, drafter="none").tokens
+    plain = model.generate(prompt, drafter="none").tokens
     result = model.generate(prompt, drafter=drafter)
-    assert result.tokens == plain == fresh_tokens
+    assert result.tokens == plain
     assert len(result.tokens) <= 10
 
 
@@ -208,5 +208,5 @@ def test_a_changed_bundle_is_refused(tiny_bundle, tmp_path):
     shutil.copytree(tiny_bundle, tmp_path / "b")
     path = tmp_path / "b" / "tokenizer.json"
     path.write_text(path.read_text().replace("a", "b", 1))
-    with pytest.raises(Exception, match="tokenizer.json"):
+    with pytest.raises(Exception, match=r"tokenizer\.json"):
         load(tmp_path / "b")

@@ -59,7 +59,7 @@ def test_quantised_exports_are_checked_and_say_so(tmp_path, weights):
 
 
 def test_a_draft_with_another_tokenizer_is_refused(tmp_path):
-    with pytest.raises(SourceError, match="draft has another tokenizer: token .*must share"):
+    with pytest.raises(SourceError, match=r"draft has another tokenizer: token .*must share"):
         export(MODELS / "llama", tmp_path / "b", drafts=[MODELS / "mistral"])
     assert list(tmp_path.iterdir()) == []
 
