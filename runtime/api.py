@@ -93,6 +93,7 @@ class Model:
         self._drafter(drafter)  # a name the bundle lacks is refused now, not at the first request
         self._read: Sequence[int] = ()  # the tokens that the target's cache holds
         self._turn = threading.Lock()  # one generate at a time
+        self._handover = threading.Lock()  # one change of the active stream at a time
         self._active: Stream | None = None
 
     @property
@@ -197,14 +198,16 @@ class Model:
         return DraftModel(self._open(info.path, info.model), self._limit, info.name)
 
     def _take_turn(self, stream: "Stream") -> None:
-        active = self._active
-        if active is not None and not active.finished:
-            if active.thread != threading.get_ident():
-                raise RequestError(
-                    "another thread is streaming from this model; end that stream or load another"
-                )
-            active.close()
-        self._active = stream
+        with self._handover:
+            active = self._active
+            if active is not None and not active.finished:
+                if active.thread != threading.get_ident():
+                    raise RequestError(
+                        "another thread is streaming from this model; end that stream or load "
+                        "another"
+                    )
+                active.close()
+            self._active = stream
 
 
 class Stream(Iterator[Piece]):
