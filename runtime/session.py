@@ -90,10 +90,30 @@ class Session:
                 "shorten the prompt or export with a larger --context"
             )
         seen = self._tree(rows, parents)
-        depths = np.arange(rows) if seen is None else seen.sum(axis=1) - 1
+        if seen is None or self.length:
+            return self._read(ids, seen, last)
+        # onnxruntime counts the positions of a cache's first block itself, so a tree waits for one
+        root, rest = (
+            self._read(ids[:1], None, 1),
+            self._read(ids[1:], seen[1:], min(last, rows - 1)),
+        )
+        return rest if last < rows else _joined(root, rest)
+
+    def keep(self, length: int, path: Sequence[int] = ()) -> None:
+        """Keep the first length entries, then entries length + i for i in path; forget the rest."""
+        self._cache.keep(length, path)
+
+    def _read(self, ids: np.ndarray, seen: np.ndarray | None, last: int) -> Output:
+        """Run the graph once. seen: for each of the m rows which of the last w entries it sees, its
+        own included, (m, w) bool; None for a chain."""
+        rows, total = ids.size, self.length + ids.size
+        if seen is None:
+            positions = np.arange(self.length, total)
+        else:
+            positions = total - seen.shape[1] + seen.sum(axis=1) - 1
         self._cache.bind(self._binding, rows + self._spare)
         self._feed("input_ids", (1, rows), ids)
-        self._feed("position_ids", (1, rows), self.length + depths)
+        self._feed("position_ids", (1, rows), positions)
         self._feed("seqlens_k", (1,), total - 1)
         self._feed("total_sequence_length", (), total)
         self._feed("num_logits", (1,), last)
@@ -108,10 +128,6 @@ class Session:
         self._session.run_with_iobinding(self._binding)
         self._cache.absorb({}, rows)
         return Output(logits[0], None if hidden is None else hidden[0, rows - last :])
-
-    def keep(self, length: int, path: Sequence[int] = ()) -> None:
-        """Keep the first length entries, then entries length + i for i in path; forget the rest."""
-        self._cache.keep(length, path)
 
     def _tree(self, rows: int, parents: np.ndarray | None) -> np.ndarray | None:
         """Which rows of the block each row sees, (m, m) bool; None for a chain."""
@@ -149,10 +165,13 @@ class Session:
             if self._zeros.size < size:
                 self._zeros = np.zeros(2 * size, dtype)
             return self._zeros[:size].reshape(shape)
+        if seen is None:
+            seen = np.tri(rows, dtype=bool)
+        start = total - seen.shape[1]
         shape = (1, 1, rows, width if fixed else total)
         bias = np.full(shape, np.finfo(np.dtype(dtype)).min, dtype)
-        bias[0, 0, :, : total - rows] = 0
-        bias[0, 0, :, total - rows : total][np.tri(rows, dtype=bool) if seen is None else seen] = 0
+        bias[0, 0, :, :start] = 0
+        bias[0, 0, :, start:total][seen] = 0
         return bias
 
     def _feed(self, name: str, shape: tuple[int, ...], content: np.ndarray | int) -> None:
@@ -185,3 +204,11 @@ class Session:
             capacity=capacity if isinstance(capacity, int) else SMALLEST,
             device=device,
         )
+
+
+def _joined(first: Output, second: Output) -> Output:
+    """The rows of two calls as if of one."""
+    hidden = None
+    if first.hidden is not None and second.hidden is not None:
+        hidden = np.concatenate([first.hidden, second.hidden])
+    return Output(np.concatenate([first.logits, second.logits]), hidden)
