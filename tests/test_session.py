@@ -7,7 +7,7 @@ from tiny_graphs import checkpoint, golden, opened, paths, read, worst, written
 
 from specrt.export.attention import TREE_LIMIT
 from specrt.export.build import Packer
-from specrt.export.flavour import CUDA, TENSORRT
+from specrt.export.flavour import CPU, CUDA, TENSORRT
 from specrt.export.graph import Outputs, write_decoder
 from specrt.runtime.errors import BundleError, CapacityError, RequestError
 from specrt.runtime.session import Session
@@ -131,10 +131,9 @@ def test_a_tree_may_be_the_first_that_is_read(name, tmp_path):
 # Limits
 
 
-@pytest.mark.parametrize("flavour", [None, CUDA, TENSORRT], ids=["cpu", "cuda", "tensorrt"])
+@pytest.mark.parametrize("flavour", [CPU, CUDA, TENSORRT], ids=["cpu", "cuda", "tensorrt"])
 def test_a_context_is_filled_to_its_last_token_and_no_further(flavour, tmp_path):
-    graph = written(tmp_path, "llama", **({} if flavour is None else {"flavour": flavour}))
-    session = graph.session()
+    session = written(tmp_path, "llama", flavour).session()
     tokens = np.arange(256) % 200 + 1
     whole = read(session, tokens, 256)
     assert worst(read(session, tokens, 100), whole) < CLOSE
@@ -158,8 +157,9 @@ def test_a_tree_beyond_what_windows_allow_is_refused(tmp_path):
     session.forward(np.ones(rows, int))  # chains have no such limit
 
 
-def test_a_large_tree_in_a_window_is_read_as_its_paths_alone(tmp_path):
-    session = written(tmp_path, "mistral").session()
+@pytest.mark.parametrize("flavour", [CPU, TENSORRT], ids=["cpu", "tensorrt"])
+def test_a_large_tree_in_a_window_is_read_as_its_paths_alone(flavour, tmp_path):
+    session = written(tmp_path, "mistral", flavour).session()
     tokens, _ = golden("mistral")
     block = np.tile(tokens, 2)[:TREE_LIMIT]
     parents = np.arange(-2, TREE_LIMIT - 2)  # two chains side by side
