@@ -15,7 +15,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-from specrt.export.source import Tensor
+from specrt.export.source import Tensor, mapped
 from specrt.runtime.errors import SourceError
 
 VERSIONS = (2, 3)
@@ -57,12 +57,7 @@ def read_gguf(path: Path) -> GgufFile:
 
 
 def _read_part(path: Path) -> GgufFile:
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-    except OSError as error:
-        raise SourceError(f"{path.name} cannot be read: {error.strerror}") from None
+    view = mapped(path)
     if bytes(view[:4]) != b"GGUF":
         raise SourceError(f"{path.name} is not a GGUF file: it does not begin with GGUF")
     try:

@@ -67,6 +67,16 @@ class Tensor:
             owner.madvise(mmap.MADV_DONTNEED)
 
 
+def mapped(path: Path) -> "mmap.mmap | bytes":
+    """The bytes of a file, left on disk until they are looked at."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+    except OSError as error:
+        raise SourceError(f"{path.name} cannot be read: {error.strerror}") from None
+
+
 class Checkpoint(Protocol):
     """What export needs of a source. tensor(name) raises SourceError for a name not in `names`."""
 

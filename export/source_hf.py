@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specrt.export.source import Tensor, check_tensors, sha256
+from specrt.export.source import Tensor, check_tensors, mapped, sha256
 from specrt.models.config import DecoderConfig
 from specrt.models.families import decoder_config
 from specrt.models.fields import UnsupportedError
@@ -148,12 +148,8 @@ def open_folder(folder: Path, context: int | None = None) -> FolderCheckpoint:
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
     """The tensors of one file by canonical name; SourceError if it is not whole."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-    except OSError as error:
-        raise SourceError(f"{path.name} cannot be read: {error.strerror}") from None
+    view = mapped(path)
+    size = len(view)
     length = int.from_bytes(view[:8], "little")
     start = 8 + length
     if size < 8 or length > LONGEST_HEADER or start > size:
