@@ -30,7 +30,7 @@ class Limits:
 
 
 EXACT = Limits(rows=0.0, tree=1e-4)
-ROUNDED = Limits(rows=0.0, tree=0.1)  # 8-bit activations: 0.01 to 0.03 measured
+ROUNDED = Limits(rows=0.0, tree=0.1)  # 8-bit activations: 0.02 to 0.08 measured
 HALF = Limits(rows=0.02, tree=0.02)  # 16-bit floats: kernels differ with the number of rows
 
 
@@ -44,7 +44,8 @@ class Difference:
 
 
 def check_graph(session: Session, tokens: Sequence[int], limits: Limits) -> dict[str, Any]:
-    """Run every check on `tokens` (40 or more); CheckError for the first that fails."""
+    """Run every check on `tokens` (40 or more); CheckError for the first that fails. A graph that
+    reads chains only is not asked for a tree."""
     ids = np.asarray(tokens[: PREFIX + MOST_ROWS], np.int64)
     found: dict[str, Any] = {}
     for name, check, limit in (
@@ -53,6 +54,8 @@ def check_graph(session: Session, tokens: Sequence[int], limits: Limits) -> dict
         ("rollback", _rollback, limits.rows),
         ("tree", _tree, limits.tree),
     ):
+        if name == "tree" and not session.verifies_trees:
+            continue
         difference = check(session, ids)
         if not difference.rms <= limit:
             raise CheckError(

@@ -42,6 +42,7 @@ class ForeignSession:
         self, path: Path, *, context: int, vocab: int, provider: str = "cpu", threads: int = 0
     ) -> None:
         self.length, self.capacity, self.vocab = 0, context - 1, vocab  # room for a dropped row
+        self.verifies_trees = False
         self._session = open_graph(path, provider, threads)
         self._types = {i.name: TYPES[i.type] for i in self._session.get_inputs()}
         self._past: dict[str, ort.OrtValue] = {}  # all of one length, at least self.length

@@ -31,6 +31,8 @@ class Session(Protocol):
     def capacity(self) -> int: ...  # tokens it can hold
     @property
     def vocab(self) -> int: ...  # V, padding included
+    @property
+    def verifies_trees(self) -> bool: ...  # whether parents may be no chain
 
     def forward(
         self, tokens: Sequence[int] | np.ndarray, parents: np.ndarray | None = None, last: int = 1

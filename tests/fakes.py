@@ -36,6 +36,7 @@ class FakeSession:
 
     def __init__(self, seed: int = 0, *, vocab: int = 5, capacity: int = 1000) -> None:
         self.seed, self.vocab, self.capacity = seed, vocab, capacity
+        self.verifies_trees = True
         self.entries: list[int] = []
         self.reads: list[int] = []  # rows of each forward
 

@@ -23,6 +23,7 @@ class Healthy:
             folder / "target" / "model.onnx", context=model.context, vocab=model.vocab, threads=1
         )
         self.vocab, self.capacity = model.vocab, model.context
+        self.verifies_trees = self.inner.verifies_trees
 
     @property
     def length(self) -> int:

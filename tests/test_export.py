@@ -32,6 +32,12 @@ def logits(folder: Path, tokens: np.ndarray) -> np.ndarray:
     return session.forward(tokens, last=len(tokens)).logits
 
 
+def test_a_graph_of_chains_only_is_delivered_without_a_tree_check(tmp_path):
+    manifest = export(MODELS / "llama", tmp_path / "b", flavour="cuda")
+    assert {"chunks", "rows", "rollback"} <= manifest.checks.keys()
+    assert "tree" not in manifest.checks
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_folder_exports_to_the_logits_of_transformers(tmp_path, name):
     context = 64 if name == "phi3-longrope" else None
