@@ -93,10 +93,8 @@ class Session:
         if seen is None or self.length:
             return self._read(ids, seen, last)
         # onnxruntime counts the positions of a cache's first block itself, so a tree waits for one
-        root, rest = (
-            self._read(ids[:1], None, 1),
-            self._read(ids[1:], seen[1:], min(last, rows - 1)),
-        )
+        root = self._read(ids[:1], None, 1)
+        rest = self._read(ids[1:], seen[1:], min(last, rows - 1))
         return rest if last < rows else _joined(root, rest)
 
     def keep(self, length: int, path: Sequence[int] = ()) -> None:
