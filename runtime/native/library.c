@@ -4,13 +4,15 @@
 #include "operator.h"
 #include "path.h"
 
-extern Operator matmul_operator, embedding_operator, gate_operator, norm_operator;
+extern Operator matmul_operator, embedding_operator, gate_operator, norm_operator,
+    attention_operator;
 
 static Operator *const operators[] = {
     &matmul_operator,
     &embedding_operator,
     &gate_operator,
     &norm_operator,
+    &attention_operator,
 };
 
 typedef struct {

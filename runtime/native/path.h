@@ -6,6 +6,7 @@
  */
 #ifndef SPECRT_PATH_H
 #define SPECRT_PATH_H
+#include "attention.h"
 #include "packed.h"
 
 enum { MAX_GROUP = 12 };
@@ -31,6 +32,11 @@ typedef struct {
   /* RMS norm of x + update (NULL: of x); total (NULL: not wanted) gets the sum. */
   void (*norm)(const float *x, const float *update, const float *weight, float epsilon, int n,
                float *total, float *out);
+  /* Rows first .. last - 1 of a sequence become entries of its cache. scratch: (head_dim,) */
+  void (*append)(const Attention *, const Sequence *, int first, int last, float *scratch);
+  /* n rows that share a kv head, counted over tokens and then their heads; see attention.h */
+  void (*attend)(const Attention *, const Sequence *, int kv_head, int first, int n,
+                 float *scratch);
 } Path;
 
 const Path *path(void);

@@ -13,6 +13,28 @@
 
 #include "rows.h"
 
+typedef struct {
+  __m256 low, high;
+} V16;
+
+INLINE V16 v16_load(const float *x) {
+  return (V16){_mm256_loadu_ps(x), _mm256_loadu_ps(x + 8)};
+}
+
+INLINE void v16_store(float *to, V16 v) {
+  _mm256_storeu_ps(to, v.low);
+  _mm256_storeu_ps(to + 8, v.high);
+}
+
+INLINE V16 v16_add_scaled(V16 acc, V16 x, float scale) {
+  __m256 all = _mm256_set1_ps(scale);
+  return (V16){_mm256_add_ps(acc.low, _mm256_mul_ps(x.low, all)),
+               _mm256_add_ps(acc.high, _mm256_mul_ps(x.high, all))};
+}
+
+enum { WIDEST = 6 };
+#include "attend.h"
+
 static void round_block(const float *x, int8_t *codes, float *scale, int32_t *sum) {
   const __m256i magnitude_bits = _mm256_set1_epi32(0x7fffffff);
   __m256 values[4];
@@ -146,6 +168,8 @@ const Path avx2_path = {
     .round = round_block,
     .gate = gate,
     .norm = norm,
+    .append = append,
+    .attend = attend,
 };
 #ifdef __clang__
 #pragma clang attribute pop

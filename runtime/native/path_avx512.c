@@ -9,6 +9,17 @@
 
 #include "rows.h"
 
+typedef __m512 V16;
+
+INLINE V16 v16_load(const float *x) { return _mm512_loadu_ps(x); }
+INLINE void v16_store(float *to, V16 v) { _mm512_storeu_ps(to, v); }
+INLINE V16 v16_add_scaled(V16 acc, V16 x, float scale) {
+  return _mm512_add_ps(acc, _mm512_mul_ps(x, _mm512_set1_ps(scale)));
+}
+
+enum { WIDEST = 24 };
+#include "attend.h"
+
 enum { AHEAD = 2304 }; /* bytes prefetched ahead; hides the memory's latency at one row */
 
 static void round_block(const float *x, int8_t *codes, float *scale, int32_t *sum) {
@@ -143,6 +154,8 @@ const Path avx512_path = {
     .round = round_block,
     .gate = gate,
     .norm = norm,
+    .append = append,
+    .attend = attend,
 };
 #ifdef __clang__
 #pragma clang attribute pop

@@ -2,6 +2,26 @@
 #include "half.h"
 #include "rows.h"
 
+typedef struct {
+  float lane[LANES];
+} V16;
+
+INLINE V16 v16_load(const float *x) {
+  V16 v;
+  memcpy(&v, x, sizeof v);
+  return v;
+}
+
+INLINE void v16_store(float *to, V16 v) { memcpy(to, &v, sizeof v); }
+
+INLINE V16 v16_add_scaled(V16 acc, V16 x, float scale) {
+  for (int i = 0; i < LANES; i++) acc.lane[i] += x.lane[i] * scale;
+  return acc;
+}
+
+enum { WIDEST = 2 };
+#include "attend.h"
+
 static void round_block(const float *x, int8_t *codes, float *scale, int32_t *sum) {
   const float shift = 12582912.0f; /* adding it rounds to the nearest, ties to even */
   uint32_t largest = 0;            /* bits of a magnitude order as the magnitudes do */
@@ -88,4 +108,6 @@ const Path portable_path = {
     .round = round_block,
     .gate = gate,
     .norm = norm,
+    .append = append,
+    .attend = attend,
 };
