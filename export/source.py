@@ -17,6 +17,7 @@ import gguf
 import numpy as np
 
 from specrt.models.config import DecoderConfig
+from specrt.runtime.bundle import ModelInfo
 from specrt.runtime.errors import SourceError
 
 if TYPE_CHECKING:
@@ -118,6 +119,23 @@ def open_source(source: str | Path, context: int | None = None) -> Checkpoint:
 
         return open_folder(download(str(source)), context)
     raise SourceError(f"{source}: no such file or folder; give a GGUF file, a folder or a hub id")
+
+
+def model_info(model: Checkpoint) -> ModelInfo:
+    """What a bundle says of a checkpoint's model."""
+    config = model.config
+    return ModelInfo(
+        architecture=config.architecture,
+        layers=len(config.layers),
+        hidden=config.hidden,
+        heads=config.heads,
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        vocab=config.vocab,
+        context=config.context,
+        eos_ids=model.eos_ids,
+        bos_id=model.bos_id,
+    )
 
 
 def needed_shapes(config: DecoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:

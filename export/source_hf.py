@@ -118,7 +118,7 @@ def open_folder(folder: Path, context: int | None = None) -> FolderCheckpoint:
     if not (folder / "config.json").is_file():
         raise SourceError(f"{folder.name} has no config.json; give a Hugging Face model folder")
     settings = {
-        name: _read_json(folder / name)
+        name: read_json(folder / name)
         for name in ("config.json", "generation_config.json", "tokenizer_config.json")
     }
     if "quantization_config" in settings["config.json"]:
@@ -202,7 +202,7 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
     """The safetensors files of a folder; those its index names, if it has one."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        places = _read_json(index).get("weight_map")
+        places = read_json(index).get("weight_map")
         if not isinstance(places, dict) or not all(isinstance(x, str) for x in places.values()):
             raise SourceError(f"{folder.name}/{index.name} has no weight_map of file names")
         names = sorted(set(places.values()))
@@ -234,7 +234,7 @@ def _read_text(path: Path) -> str:
         raise SourceError(f"{path.name} is not UTF-8 text") from None
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     """A JSON object; empty if there is no such file."""
     if not path.is_file():
         return {}

@@ -88,6 +88,15 @@ def test_a_module_imports_only_what_its_package_may(module: str) -> None:
     assert wanted - sys.stdlib_module_names - ALLOWED[package_of(module)] == set()
 
 
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_no_module_imports_another_ones_private_names(module: str) -> None:
+    tree = ast.walk(ast.parse(MODULES[module].read_text()))
+    names = {
+        alias.name for node in tree if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert {name for name in names if name.startswith("_")} == set()
+
+
 def test_no_module_imports_itself_by_a_detour() -> None:
     graph = {
         name: {i for i in imports(path, lazy=False) if i in MODULES and i != name}
