@@ -32,7 +32,7 @@ from specrt.runtime.interfaces import Drafter, Session
 from specrt.runtime.open import open_session
 from specrt.runtime.prefix import common_prefix
 from specrt.runtime.sampling import Sampling
-from specrt.runtime.text import TextStream, encode, load_tokenizer
+from specrt.runtime.text import TextStream, encode, load_tokenizer, real_ids
 from specrt.runtime.trace import Step, Trace
 
 Messages = Sequence[Mapping[str, Any]]
@@ -83,7 +83,7 @@ class Model:
         check_hashes(folder, self.manifest.files)
         self.tokenizer = load_tokenizer(folder / self.manifest.tokenizer.path)
         self._template = _read_template(folder, self.manifest)
-        self._limit = min(self.manifest.model.vocab, self.tokenizer.get_vocab_size())
+        self._limit = real_ids(self.tokenizer, self.manifest.model.vocab)
         self._open = partial(
             _open, folder, self.manifest.flavour, provider=provider, threads=threads
         )

@@ -28,6 +28,15 @@ def load_tokenizer(path: Path) -> Tokenizer:
     return tokenizer
 
 
+def real_ids(tokenizer: Tokenizer, vocab: int) -> int:
+    """One more than the last id below vocab that is a token; those from there on are padding.
+
+    Not the number of tokens: some tokenizers leave ids out before their special tokens.
+    """
+    last = (i for i in range(vocab - 1, -1, -1) if tokenizer.id_to_token(i) is not None)
+    return next(last, -1) + 1
+
+
 def encode(tokenizer: Tokenizer, text: str, add_bos: bool) -> list[int]:
     """The ids of a text. add_bos: begin with what the tokenizer begins a text with, once.
 
