@@ -20,7 +20,7 @@ INLINE V16 v16_add_scaled(V16 acc, V16 x, float scale) {
 enum { WIDEST = 24 };
 #include "attend.h"
 
-enum { AHEAD = 2304 }; /* bytes prefetched ahead; hides the memory's latency at one row */
+enum { AHEAD = 8192 }; /* bytes prefetched ahead: the memory's latency, at several rows too */
 
 static void round_block(const float *x, int8_t *codes, float *scale, int32_t *sum) {
   const __m512i magnitude_bits = _mm512_set1_epi32(0x7fffffff);
