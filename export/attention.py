@@ -1,7 +1,8 @@
-"""Attention over the cache, in the two forms that execution providers run well.
+"""Attention over the cache, in the forms that execution providers run well.
 
 `GroupQuery` appends to a shared buffer in place (CPU, CUDA). `attention_standard.Standard` says the
-same with standard operators over a buffer of fixed capacity (TensorRT). Both read packed queries,
+same with standard operators over a buffer of fixed capacity (TensorRT), and
+`attention_native.NativeAttention` with the CPU operator of runtime/native. All read packed queries,
 keys and values.
 
 Rows must not depend on how many rows stand beside them, but the CPU kernel of GroupQueryAttention
@@ -11,6 +12,7 @@ ones.
 """
 
 import zlib
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -30,12 +32,15 @@ class Attention(Protocol):
 
 
 def declare_cache(
-    graph: GraphWriter, config: DecoderConfig, dtype: type[np.generic], capacity: int | str
+    graph: GraphWriter,
+    layers: int,
+    dtype: type[np.generic],
+    keys: Sequence[int | str],
+    values: Sequence[int | str],
 ) -> None:
-    """Declare past and present of every layer, each (1, kv_heads, capacity, head_dim)."""
-    shape = (1, config.kv_heads, capacity, config.head_dim)
-    for index in range(len(config.layers)):
-        for part in ("key", "value"):
+    """Declare past and present of every layer, keys and values in these shapes."""
+    for index in range(layers):
+        for part, shape in (("key", keys), ("value", values)):
             graph.input(f"past.{index}.{part}", dtype, shape)
             graph.output(f"present.{index}.{part}", dtype, shape)
 
@@ -69,12 +74,14 @@ class GroupQuery:
         self.config, self.dtype, self.spare = config, dtype, spare
         self.positions_end = config.context + spare  # the kernel counts the spare row as well
         self._biases: dict[int, str] = {}
+        graph.input("position_ids", np.int64, (1, "rows"))
         graph.input("seqlens_k", np.int32, (1,))
         graph.input("total_sequence_length", np.int32, ())
         self._bias = ""
         if trees:
             self._bias = graph.input("attention_bias", dtype, (1, 1, "rows", "total"))
-        declare_cache(graph, config, dtype, "capacity")
+        shape = (1, config.kv_heads, "capacity", config.head_dim)
+        declare_cache(graph, len(config.layers), dtype, shape, shape)
         self.lengths, self.total = "seqlens_k", "total_sequence_length"
         self.positions = "position_ids"
         graph.facts["spare"] = str(spare)

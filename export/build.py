@@ -14,22 +14,20 @@ import numpy as np
 
 import specrt.runtime.bundle as bundle
 from specrt.export.check import check_graph
-from specrt.export.flavour import Flavour, flavour_named
+from specrt.export.flavour import CPU, Flavour, find_flavour
 from specrt.export.graph import write_decoder
 from specrt.export.quality import GOOD, measure, sample_length, sample_text
-from specrt.export.quantize import Packed, pack
+from specrt.export.quantize import Packed
 from specrt.export.reference import reference_logits
-from specrt.export.source import Checkpoint, open_source
+from specrt.export.source import Checkpoint, model_info, open_source
 from specrt.models.decoder import layer_weights
+from specrt.runtime import native
 from specrt.runtime.errors import SourceError
 from specrt.runtime.session import Session
 from specrt.runtime.writing import writing
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
-
-
-DRAFT_WEIGHTS = "int4"  # a draft need not be exact: the target rejects what it gets wrong
-CARRIED_TO_INT4 = {"Q4_0"}  # source types that int4 holds bit for bit
+TABLES = ("model.embed_tokens.weight", "lm_head.weight")
 
 
 class Packer:
@@ -40,20 +38,18 @@ class Packer:
         checkpoint: Checkpoint,
         format: str,
         counted: Callable[[], None],
-        zeros: bool = True,
+        flavour: Flavour = CPU,
     ) -> None:
-        """zeros: whether int4 blocks may have zero codes."""
         self._checkpoint, self._format, self._counted = checkpoint, format, counted
-        self._zeros = zeros
+        self._flavour = flavour
         self._tables: dict[str, Packed] = {}
 
     def packed(self, names: Sequence[str]) -> Packed:
         if names[0] in self._tables:  # a tied head
             return self._tables[names[0]]
         tensors = [self._checkpoint.tensor(name) for name in names]
-        is_table = names[0] in ("model.embed_tokens.weight", "lm_head.weight")
-        format = "int8" if is_table and self._format == "w8a8" else self._format
-        packed = pack(tensors, format, zeros=self._zeros and not is_table)
+        is_table = names[0] in TABLES
+        packed = (self._flavour.table if is_table else self._flavour.pack)(tensors, self._format)
         if is_table and self._checkpoint.config.tied:
             self._tables[names[0]] = packed
         self._counted()
@@ -71,6 +67,7 @@ def export(
     weights: str | None = None,
     context: int | None = None,
     flavour: str = "cpu",
+    kernels: str | None = None,
     check: bool = True,
     progress: Progress | None = None,
 ) -> bundle.Manifest:
@@ -78,24 +75,26 @@ def export(
 
     source, drafts: a GGUF file, a Hugging Face folder or a hub id; source may also be a decoder
     that another exporter made (see foreign.py), which is then run as it is. weights: fp32, fp16,
-    int8, int4 or w8a8; None takes the smallest whose mean KL to the checkpoint is at most GOOD,
-    int4 for drafts, and fp16 for the GPU flavours. flavour: what the graphs are written for (see
-    flavour.py). context: most tokens of a text, None = the model's own limit. Raises SourceError
-    for a checkpoint that cannot be used, CheckError for a graph that fails, BundleError if `out`
-    cannot be written.
+    int8, int4, carried or w8a8; None takes the smallest whose mean KL to the checkpoint is at most
+    GOOD, int4 for drafts, and fp16 for the GPU flavours. flavour: what the graphs are written for.
+    kernels: native or stock; None takes native ones where there are any (see flavour.py). context:
+    most tokens of a text, None = the model's own limit. Raises SourceError for a checkpoint that
+    cannot be used, CheckError for a graph that fails, BundleError if `out` cannot be written,
+    ProviderError if native kernels are asked for that this installation cannot run.
     """
     from specrt.export.foreign import export_foreign, find_graph  # which builds on this file
 
     if (graph := find_graph(source)) is not None:
-        if drafts or weights or flavour != "cpu":
+        if drafts or weights or kernels or flavour != "cpu":
             raise SourceError(
                 f"{graph.name} is a finished graph and is run as it is: "
-                "leave out --draft, --weights and --flavour"
+                "leave out --draft, --weights and --flavour, and --kernels"
             )
         return export_foreign(graph, out, context=context, check=check, progress=progress)
-    step, made_for = progress or (lambda stage, done, total: None), flavour_named(flavour)
-    if weights := weights or made_for.default:
-        made_for.format(weights)
+    step = progress or (lambda stage, done, total: None)
+    made_for = find_flavour(flavour, kernels, weights)
+    if check and made_for.kernels == "native":
+        native.path()  # or ProviderError now, not after the work
     target = open_source(source, context)
     names = ["draft", *(f"draft{i}" for i in range(2, len(drafts) + 1))]
     models = {name: open_source(draft, context) for name, draft in zip(names, drafts, strict=False)}
@@ -111,13 +110,13 @@ def export(
         drafters = []
         for name, draft in models.items():
             path = f"drafters/{name}"
-            part = _deliver(folder, path, draft, weights or DRAFT_WEIGHTS, made_for, check, step)
+            part = _deliver(folder, path, draft, weights or made_for.draft, made_for, check, step)
             drafters.append(
                 bundle.DrafterInfo(
                     name=name,
                     kind="draft",
                     path=path,
-                    model=_model_info(draft),
+                    model=model_info(draft),
                     weights=part.format,
                     source=bundle.Source(**draft.origin),
                     graphs=part.files,
@@ -129,9 +128,10 @@ def export(
             name=Path(out).name,
             created_by=f"specrt {version('specrt')}",
             source=bundle.Source(**target.origin),
-            model=_model_info(target),
+            model=model_info(target),
             weights=written.format,
             flavour=flavour,
+            kernels=made_for.kernels,
             graphs=written.files,
             tokenizer=bundle.describe(folder, "tokenizer.json", "tokenizer"),
             chat_template=template,
@@ -167,7 +167,7 @@ def _deliver(
     reference = None
     if check:
         reference = reference_logits(model, tokens, lambda i, n: step(f"{path}: reference", i, n))
-    for format in [weights] if weights else candidates(model):
+    for format in [weights] if weights else flavour.candidates(matrix_types(model)):
         shutil.rmtree(folder / path, ignore_errors=True)
         nodes = _write(folder / path, path, model, format, flavour, step)
         checks: dict[str, Any] = {"nodes": nodes}
@@ -210,16 +210,14 @@ def _write(
         step(f"{path}: packing {format}", done, total)
 
     dtype = flavour.format(format).dtype
-    packer = Packer(model, format, counted, flavour.zeros)
+    packer = Packer(model, format, counted, flavour)
     return write_decoder(folder, model.config, packer, flavour=flavour, dtype=dtype)
 
 
-def candidates(model: Checkpoint) -> list[str]:
-    """Formats to try, smallest first. A quantised checkpoint is not rounded a second time to few
-    bits: int4 is tried only where it holds the checkpoint's own values."""
-    matrices = [model.tensor(name) for name in model.names]
-    kinds = {tensor.kind for tensor in matrices if len(tensor.shape) == 2}
-    return [*(["int4"] if kinds <= CARRIED_TO_INT4 else []), "int8", "fp32"]
+def matrix_types(model: Checkpoint) -> set[str]:
+    """What the checkpoint's matrices are stored as."""
+    tensors = [model.tensor(name) for name in model.names]
+    return {tensor.kind for tensor in tensors if len(tensor.shape) == 2}
 
 
 def check_same_tokens(target: Checkpoint, draft: Checkpoint, name: str) -> None:
@@ -235,19 +233,3 @@ def check_same_tokens(target: Checkpoint, draft: Checkpoint, name: str) -> None:
 
 def _texts(model: Checkpoint) -> dict[int, str]:
     return {token: text for text, token in model.tokenizer().get_vocab().items()}
-
-
-def _model_info(model: Checkpoint) -> bundle.ModelInfo:
-    config = model.config
-    return bundle.ModelInfo(
-        architecture=config.architecture,
-        layers=len(config.layers),
-        hidden=config.hidden,
-        heads=config.heads,
-        kv_heads=config.kv_heads,
-        head_dim=config.head_dim,
-        vocab=config.vocab,
-        context=config.context,
-        eos_ids=model.eos_ids,
-        bos_id=model.bos_id,
-    )

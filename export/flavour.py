@@ -3,21 +3,27 @@
 A flavour is data. Who writes a graph asks it; who runs one sees its inputs and needs no flavour.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
+from specrt.export import native, quantize
 from specrt.export.attention import Attention, GroupQuery
+from specrt.export.attention_native import NativeAttention
 from specrt.export.attention_standard import Standard
 from specrt.export.check import EXACT, HALF, ROUNDED, Limits
-from specrt.export.operators import Fused, Operators, Plain
+from specrt.export.operators import Fused, Native, Operators, Plain
+from specrt.export.quantize import Packed
+from specrt.export.source import Tensor
 from specrt.export.writer import OPSET, STANDARD_ATTENTION_OPSET, GraphWriter
 from specrt.models.config import DecoderConfig
 from specrt.runtime.errors import SourceError
+from specrt.runtime.native import find
 
 MakeAttention = Callable[[GraphWriter, DecoderConfig, type[np.generic]], Attention]
+Pack = Callable[[Sequence[Tensor], str], Packed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +36,18 @@ class Format:
 
 @dataclass(frozen=True, slots=True)
 class Flavour:
-    """default: the format where none is asked for, or None to choose by quality. zeros: whether
-    int4 blocks may have zero codes. opset: of the graph."""
+    """kernels: "native" or "stock", onnxruntime's own. candidates: formats to try for tensors of
+    these types where none is asked for, smallest first. draft: the format of drafts. pack, table:
+    tensors side by side in a format, those of a linear map and those that tokens are looked up in.
+    opset: of the graph."""
 
     name: str
+    kernels: str
     formats: Mapping[str, Format]
-    default: str | None
-    zeros: bool
+    candidates: Callable[[Set[str]], Sequence[str]]
+    draft: str
+    pack: Pack
+    table: Pack
     opset: int
     operators: Callable[[], Operators]
     attention: MakeAttention
@@ -45,17 +56,54 @@ class Flavour:
         """SourceError for weights that this flavour does not have."""
         if name not in self.formats:
             raise SourceError(
-                f"weights {name!r} are not made for flavour {self.name}; "
-                f"choose {', '.join(self.formats)}"
+                f"weights {name!r} are not made for flavour {self.name} with {self.kernels} "
+                f"kernels; choose {', '.join(self.formats)}"
             )
         return self.formats[name]
 
 
+def _stock_candidates(kinds: Set[str]) -> Sequence[str]:
+    """A quantised checkpoint is not rounded a second time to few bits: int4 is tried only where it
+    holds the checkpoint's own values."""
+    return [*(["int4"] if kinds <= {"Q4_0"} else []), "int8", "fp32"]
+
+
+def _native_candidates(kinds: Set[str]) -> Sequence[str]:
+    return [*(["carried"] if kinds & native.CARRIED.keys() else []), "int8", "fp32"]
+
+
+def _stock_table(tensors: Sequence[Tensor], format: str) -> Packed:
+    """onnxruntime looks up no rows of w8a8 and none with zero codes."""
+    return quantize.pack(tensors, "int8" if format == "w8a8" else format, zeros=False)
+
+
+def _native_pack(tensors: Sequence[Tensor], format: str) -> Packed:
+    if format not in native.FORMATS:
+        return quantize.pack(tensors, format)
+    rows, cols = sum(tensor.shape[0] for tensor in tensors), tensors[0].shape[-1]
+    return Packed(native.PACKED, rows, cols, native.pack(tensors, format), np.empty(0))
+
+
+SAME_BITS = Format(np.float32, Limits(rows=0.0, tree=0.0))
 CLOSE = Limits(rows=1e-4, tree=1e-4)  # kernels that sum in another order for another shape
 HALVES = Format(np.float16, HALF)
 UNEVEN = Format(np.float16, Limits(rows=0.1, tree=0.1))  # on the CPU, where it is checked: 0.03
+DRAFT = "int4"  # a draft need not be exact: the target rejects what it gets wrong
+NATIVE = Flavour(
+    "cpu",
+    "native",
+    formats=dict.fromkeys((*native.FORMATS, "fp32"), SAME_BITS),
+    candidates=_native_candidates,
+    draft=DRAFT,
+    pack=_native_pack,
+    table=_native_pack,
+    opset=OPSET,
+    operators=Native,
+    attention=NativeAttention,
+)
 CPU = Flavour(
     "cpu",
+    "stock",
     formats={
         "fp32": Format(np.float32, EXACT),
         "fp16": HALVES,
@@ -63,35 +111,58 @@ CPU = Flavour(
         "int4": Format(np.float32, ROUNDED),
         "w8a8": Format(np.float32, ROUNDED),
     },
-    default=None,
-    zeros=True,
+    candidates=_stock_candidates,
+    draft=DRAFT,
+    pack=quantize.pack,
+    table=_stock_table,
     opset=OPSET,
     operators=Fused,
     attention=partial(GroupQuery, spare=1, trees=True),
 )
 CUDA = Flavour(
     "cuda",
+    "stock",
     formats={"fp16": HALVES, "int8": UNEVEN, "int4": UNEVEN},
-    default="fp16",
-    zeros=True,
+    candidates=lambda kinds: ["fp16"],
+    draft="fp16",
+    pack=quantize.pack,
+    table=_stock_table,
     opset=OPSET,
     operators=Fused,
     attention=partial(GroupQuery, spare=0, trees=False),
 )
 TENSORRT = Flavour(
     "tensorrt",
+    "stock",
     formats={"fp16": HALVES, "fp32": Format(np.float32, CLOSE), "int8": HALVES, "int4": HALVES},
-    default="fp16",
-    zeros=False,
+    candidates=lambda kinds: ["fp16"],
+    draft="fp16",
+    pack=partial(quantize.pack, zeros=False),
+    table=_stock_table,
     opset=STANDARD_ATTENTION_OPSET,
     operators=Plain,
     attention=Standard,
 )
-FLAVOURS = {flavour.name: flavour for flavour in (CPU, CUDA, TENSORRT)}
+FLAVOURS = (NATIVE, CPU, CUDA, TENSORRT)  # of one name, the best first
 
 
-def flavour_named(name: str) -> Flavour:
-    """SourceError for a name that is none."""
-    if name not in FLAVOURS:
-        raise SourceError(f"flavour {name!r} is unknown; choose {', '.join(FLAVOURS)}")
-    return FLAVOURS[name]
+def find_flavour(name: str, kernels: str | None = None, weights: str | None = None) -> Flavour:
+    """The flavour of this name with these kernels. None takes native ones where this installation
+    has them, and has them for these weights, else stock.
+
+    SourceError for a name or kernels that are none, or weights that are not made for them.
+    """
+    named = [flavour for flavour in FLAVOURS if flavour.name == name]
+    if not named:
+        names = dict.fromkeys(flavour.name for flavour in FLAVOURS)
+        raise SourceError(f"flavour {name!r} is unknown; choose {', '.join(names)}")
+    usable = [flavour for flavour in named if flavour.kernels == "stock" or find()]
+    if kernels is not None:
+        usable = [flavour for flavour in named if flavour.kernels == kernels]
+    if not usable:
+        choice = ", ".join(flavour.kernels for flavour in named)
+        raise SourceError(f"flavour {name} has no kernels {kernels!r}; choose {choice}")
+    made = [flavour for flavour in usable if weights is None or weights in flavour.formats]
+    if weights is not None and not made:
+        usable[-1].format(weights)
+    return made[0]

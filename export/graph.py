@@ -81,8 +81,7 @@ class DecoderGraph:
         return self.attend(self.graph, qkv, index, layer)
 
     def gate(self, gate_up: str) -> str:
-        gate, up = self.graph.node("Split", [gate_up], 2, axis=2, num_outputs=2)
-        return self.graph.call("Mul", self._activation(gate), up)
+        return self.use.gate(self.graph, gate_up, self.config.activation)
 
     def tap(self, x: str, index: int) -> None:
         self.taps[index] = x
@@ -98,11 +97,6 @@ class DecoderGraph:
             bent = self.graph.call("Tanh", self.graph.call("Div", logits, limit))
             logits = self.graph.call("Mul", bent, limit)
         return logits
-
-    def _activation(self, gate: str) -> str:
-        if self.config.activation == "silu":
-            return self.use.silu(self.graph, gate)
-        return self.graph.call("Gelu", gate, approximate="tanh")
 
     def _packed(self, names: Sequence[str]) -> Packed:
         """The named matrices, their scales of the type of the activations."""
@@ -132,7 +126,6 @@ def write_decoder(
     """
     with GraphWriter(folder, flavour.opset) as graph:
         graph.input("input_ids", np.int64, (1, "rows"))
-        graph.input("position_ids", np.int64, (1, "rows"))
         graph.input("num_logits", np.int64, (1,))
         ops = DecoderGraph(graph, config, weights, flavour, dtype)
         logits, hidden = decoder(ops, config)

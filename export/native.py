@@ -1,26 +1,36 @@
 """Weights and nodes for the native kernels, domain `specrt`.
 
-GGUF types of 4 or 8 bits keep their codes and steps: Q4_0, Q4_1 and Q8_0 exactly, Q4_K with each
-step and minimum rounded to float16. All others are rounded to 8 bits. runtime/native/packed.h says
-how they lie in the file; the two change together.
+    carried  4-bit GGUF types keep their codes and steps, all else is rounded to 8 bits.
+    int4     as carried, but all else is rounded to 4 bits.
+    int8     everything in 8 bits.
+
+Q4_0, Q4_1, and in 8 bits Q4_0, Q5_0 and Q8_0, are kept exactly; of Q4_K each step and minimum is
+rounded to float16. runtime/native/packed.h says how they lie in the file; the two change together.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from specrt.export.rounding import search
 from specrt.export.source import Tensor
 from specrt.export.writer import GraphWriter
 from specrt.runtime.errors import SourceError
 from specrt.runtime.native import DOMAIN
 
 FOUR, FOUR_MINIMUM, EIGHT = range(3)
+PACKED = "native"  # the format of a quantize.Packed whose data is what `pack` gives
 MAGIC, HEADER, MOST = 0x31515053, 64, 6  # most matrices of one constant
 TILE, UNIT, BLOCK = 16, 64, 32
 UNIT_BYTES = {FOUR: 576, FOUR_MINIMUM: 640, EIGHT: 1088}
 ZERO = {FOUR: 8, FOUR_MINIMUM: 0, EIGHT: 128}  # the code of padding, whose steps are 0
-KIND = {"Q4_0": FOUR, "Q4_1": FOUR_MINIMUM, "Q4_K": FOUR_MINIMUM}
+CARRIED = {"Q4_0": FOUR, "Q4_1": FOUR_MINIMUM, "Q4_K": FOUR_MINIMUM}
+FORMATS: Mapping[str, tuple[Mapping[str, int], int]] = {  # kinds by GGUF type, and of all others
+    "carried": (CARRIED, EIGHT),
+    "int4": (CARRIED, FOUR_MINIMUM),
+    "int8": ({}, EIGHT),
+}
 CHUNK = 1 << 20  # weights in work at a time
 ACTIVATIONS = {"silu": 0, "gelu": 1}
 
@@ -35,7 +45,7 @@ class Codes:
     minimums: np.ndarray | None = None
 
 
-def pack(tensors: Sequence[Tensor]) -> np.ndarray:
+def pack(tensors: Sequence[Tensor], format: str = "carried") -> np.ndarray:
     """The tensors, one below the other, as one constant: (bytes,) uint8.
 
     SourceError if a weight is not finite, or its step too large for float16.
@@ -43,7 +53,8 @@ def pack(tensors: Sequence[Tensor]) -> np.ndarray:
     cols = tensors[0].shape[-1]
     if len(tensors) > MOST or any(tensor.shape[-1] != cols for tensor in tensors):
         raise SourceError(f"{tensors[0].name} and its neighbours cannot be packed side by side")
-    units, kinds = -(-cols // UNIT), [KIND.get(tensor.kind, EIGHT) for tensor in tensors]
+    carried, others = FORMATS[format]
+    units, kinds = -(-cols // UNIT), [carried.get(tensor.kind, others) for tensor in tensors]
     sizes = [
         -(-tensor.shape[0] // TILE) * units * UNIT_BYTES[kind]
         for tensor, kind in zip(tensors, kinds, strict=True)
@@ -54,7 +65,7 @@ def pack(tensors: Sequence[Tensor]) -> np.ndarray:
     for tensor, kind, size in zip(tensors, kinds, sizes, strict=True):
         header += [tensor.shape[0], kind]
         tiles = packed[at : at + size].reshape(-1, units, UNIT_BYTES[kind])
-        for first, codes in _chunks(tensor):
+        for first, codes in _chunks(tensor, kind):
             part = _tiles(codes, units)
             tiles[first // TILE : first // TILE + len(part)] = part
         at += size
@@ -95,11 +106,11 @@ def _constant(graph: GraphWriter, name: str, tensors: Sequence[Tensor]) -> str:
     return name if graph.has(name) else graph.constant(name, pack(tensors))
 
 
-def _chunks(tensor: Tensor) -> Iterator[tuple[int, Codes]]:
+def _chunks(tensor: Tensor, kind: int) -> Iterator[tuple[int, Codes]]:
     """Some whole tiles of rows at a time, with the first row."""
     step = max(1, CHUNK // tensor.shape[-1] // TILE) * TILE
     for first in range(0, tensor.shape[0], step):
-        codes = _codes(tensor, first, min(first + step, tensor.shape[0]))
+        codes = _codes(tensor, first, min(first + step, tensor.shape[0]), kind)
         if not np.isfinite(codes.steps).all() or (
             codes.minimums is not None and not np.isfinite(codes.minimums).all()
         ):
@@ -107,22 +118,39 @@ def _chunks(tensor: Tensor) -> Iterator[tuple[int, Codes]]:
         yield first, codes
 
 
-def _codes(tensor: Tensor, start: int, stop: int) -> Codes:
-    raw = tensor.raw[start:stop]
-    if tensor.kind == "Q4_0":
-        blocks = raw.reshape(len(raw), -1, 18)
-        return Codes(FOUR, _nibbles(blocks[..., 2:]), _halves(blocks[..., :2]))
-    if tensor.kind == "Q4_1":
-        blocks = raw.reshape(len(raw), -1, 20)
-        steps, least = _halves(blocks[..., :2]), _halves(blocks[..., 2:4])
-        return Codes(FOUR_MINIMUM, _nibbles(blocks[..., 4:]), steps, -least)
-    if tensor.kind == "Q8_0":
-        blocks = raw.reshape(len(raw), -1, 34)
-        codes = (blocks[..., 2:] ^ np.uint8(128)).reshape(len(raw), -1)
-        return Codes(EIGHT, codes, _halves(blocks[..., :2]))
-    if tensor.kind == "Q4_K":
-        return _q4_k(raw.reshape(len(raw), -1, 144))
-    return _eight(tensor.float32(start, stop))
+def _codes(tensor: Tensor, start: int, stop: int, kind: int | None = None) -> Codes:
+    """Rows start to stop; kind None is that of "carried"."""
+    kind = CARRIED.get(tensor.kind, EIGHT) if kind is None else kind
+    if kept := KEPT.get((tensor.kind, kind)):
+        raw = np.ascontiguousarray(tensor.raw[start:stop])
+        return kept(raw.reshape(len(raw), -1, BLOCK_BYTES[tensor.kind]))
+    return (_eight if kind == EIGHT else _four)(tensor.float32(start, stop))
+
+
+def _q4_0(blocks: np.ndarray) -> Codes:
+    return Codes(FOUR, _nibbles(blocks[..., 2:]), _halves(blocks[..., :2]))
+
+
+def _q4_0_wide(blocks: np.ndarray) -> Codes:
+    codes = _nibbles(blocks[..., 2:]) + np.uint8(128 - 8)
+    return Codes(EIGHT, codes, _halves(blocks[..., :2]))
+
+
+def _q4_1(blocks: np.ndarray) -> Codes:
+    steps, least = _halves(blocks[..., :2]), _halves(blocks[..., 2:4])
+    return Codes(FOUR_MINIMUM, _nibbles(blocks[..., 4:]), steps, -least)
+
+
+def _q5_0(blocks: np.ndarray) -> Codes:
+    """A float16 step, a fifth bit for each of 32 codes, then their low halves."""
+    fifth = np.unpackbits(blocks[..., 2:6], axis=-1, bitorder="little").reshape(len(blocks), -1)
+    codes = (_nibbles(blocks[..., 6:]) | fifth << 4) + np.uint8(128 - 16)
+    return Codes(EIGHT, codes, _halves(blocks[..., :2]))
+
+
+def _q8_0(blocks: np.ndarray) -> Codes:
+    codes = (blocks[..., 2:] ^ np.uint8(128)).reshape(len(blocks), -1)
+    return Codes(EIGHT, codes, _halves(blocks[..., :2]))
 
 
 def _q4_k(blocks: np.ndarray) -> Codes:
@@ -152,6 +180,20 @@ def _eight(weights: np.ndarray) -> Codes:
     rounded = np.clip(np.rint(blocks / divisors), -127, 127)
     codes = (rounded + 128).astype(np.uint8).reshape(rows, -1)[:, :cols]
     return Codes(EIGHT, codes, steps)
+
+
+def _four(weights: np.ndarray) -> Codes:
+    """Rounded to 4 bits in blocks of 32, with a code for 0: (rows, cols) float32."""
+    rows, cols = weights.shape
+    blocks = np.pad(weights, ((0, 0), (0, -cols % BLOCK))).reshape(-1, BLOCK)
+    codes, steps, zeros = search(np.ascontiguousarray(blocks.T), 15)
+    with np.errstate(over="ignore"):
+        return Codes(
+            FOUR_MINIMUM,
+            codes.T.astype(np.uint8).reshape(rows, -1)[:, :cols],
+            steps.astype(np.float16).reshape(rows, -1),
+            (steps * zeros).astype(np.float16).reshape(rows, -1),
+        )
 
 
 def _nibbles(blocks: np.ndarray) -> np.ndarray:
@@ -184,3 +226,14 @@ def _tiles(rows: Codes, units: int) -> np.ndarray:
             half = whole(values, 2 * units).reshape(tiles, TILE, units, 2).transpose(0, 2, 3, 1)
             parts.append(np.ascontiguousarray(half).view(np.uint8).reshape(tiles, units, -1))
     return np.concatenate(parts, -1)
+
+
+BLOCK_BYTES = {"Q4_0": 18, "Q4_1": 20, "Q5_0": 22, "Q8_0": 34, "Q4_K": 144}
+KEPT: Mapping[tuple[str, int], Callable[[np.ndarray], Codes]] = {  # by GGUF type and kind
+    ("Q4_0", FOUR): _q4_0,
+    ("Q4_0", EIGHT): _q4_0_wide,
+    ("Q4_1", FOUR_MINIMUM): _q4_1,
+    ("Q5_0", EIGHT): _q5_0,
+    ("Q8_0", EIGHT): _q8_0,
+    ("Q4_K", FOUR_MINIMUM): _q4_k,
+}

@@ -13,11 +13,14 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from specrt.runtime.native import DOMAIN
+
 OPSET, CONTRIB_OPSET, IR_VERSION = 21, 1, 10  # what onnxruntime 1.28 and later read
 STANDARD_ATTENTION_OPSET = 24
 ALIGNMENT = 4096  # bytes; lets the runtime map a constant instead of copying it
 INLINE = 1024  # bytes; smaller constants stay in the model file
 CONTRIB = "com.microsoft"
+DOMAIN_VERSIONS = {CONTRIB: CONTRIB_OPSET, DOMAIN: 1}
 
 
 class GraphWriter:
@@ -128,7 +131,9 @@ class GraphWriter:
         graph = helper.make_graph(
             self._nodes, "specrt", self._inputs, self._outputs, list(self._constants.values())
         )
-        opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid(CONTRIB, CONTRIB_OPSET)]
+        used = {node.domain for node in self._nodes}
+        versions = {"": self.opset} | {d: v for d, v in DOMAIN_VERSIONS.items() if d in used}
+        opsets = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
         model = helper.make_model(
             graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="specrt"
         )

@@ -8,21 +8,31 @@
 Graph inputs, target and draft model alike (B = 1; S rows of this call; T cached + S; C capacity;
 D head_dim; V vocab; H hidden)
     input_ids                 (B, S)        int64    tokens to read
-    position_ids              (B, S)        int64    their positions; siblings in a tree share one
+    num_logits                (1,)          int64    how many of the last rows get logits
     seqlens_k                 (B,)          int32    valid length after this call, minus 1
-    total_sequence_length     ()            int32    valid length after this call
-    attention_bias            (1, 1, S, T)  float    graphs that verify trees: 0 seen, -inf unseen
-    num_logits                ()            int64    how many of the last rows get logits
     past.<layer>.key, .value  (B, kv_heads, C, D)    the cache, read and written in place
+  and what tells where a row stands and what it sees, by flavour and kernels:
+    position_ids              (B, S)        int64    all but native; siblings in a tree share one
+    total_sequence_length     ()            int32    cpu and cuda: valid length after this call
+    attention_bias            (1, 1, S, T)  float    cpu: 0 for what a row sees, the least number
+                                                     else; rows below it are unseen anyway
+                              (1, 1, S, C)           tensorrt: the same, and nothing else masks
+    parents                   (B, S)        int64    native: the row each row follows, -1 = the
+                                                     cache's end
 Graph outputs
     logits                    (B, n, V)     float32  of the last n = num_logits rows
-    hidden                    (B, S, H)              after the last norm, where a drafter needs it
-    taps                      (B, S, k * H)          residual stream entering the named layers
+    hidden                    (B, S, H)     float32  after the last norm, where a drafter needs it
+    taps                      (B, S, k * H) float32  residual stream entering the named layers
     present.<layer>.key, .value                      bound to the past buffers
 
 Rolling back is a smaller length; the accepted path of a tree is compacted by moving cache rows.
-Flavours `cpu` and `cuda` attend with GroupQueryAttention, `tensorrt` with standard operators;
-`optimum` is a foreign decoder with a growing cache (past_key_values, attention_mask), chain only.
+Flavour `cpu` has native kernels (operators of domain `specrt`) or stock ones; stock ones and `cuda`
+attend with GroupQueryAttention, `tensorrt` with standard operators. Graphs without attention_bias
+and parents read chains only: those of `cuda`, and `optimum`, a foreign decoder with a growing cache
+(past_key_values, attention_mask).
+
+Native keys lie in tiles of 16 entries, (B, kv_heads, C / 16, D, 16), so C is a multiple of 16:
+entry e of a head is [e // 16, :, e % 16].
 
 The invariant: a folder either holds a whole bundle or does not load.
 """
@@ -41,7 +51,10 @@ from specrt.runtime.records import parse_json, read_record, shown
 
 FORMAT = 1
 MANIFEST = "specrt.json"
-WEIGHTS = ("fp32", "fp16", "int8", "int4", "w8a8", "unchanged")  # unchanged: a foreign graph
+WEIGHTS = (  # carried: the checkpoint's own 4-bit blocks, 8 bits elsewhere; unchanged: foreign
+    *("fp32", "fp16", "int8", "int4", "carried", "w8a8", "unchanged"),
+)
+KERNELS = ("stock", "native")
 FLAVOURS = ("cpu", "cuda", "tensorrt", "optimum")
 DRAFTER_KINDS = ("draft",)
 SMALL_FILE = 16 << 20  # bytes; files up to this size are hashed at every load
@@ -134,7 +147,8 @@ class DrafterInfo:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """specrt.json. generation: the checkpoint's sampling defaults. checks: what export measured."""
+    """specrt.json. generation: the checkpoint's sampling defaults. checks: what export measured.
+    kernels: "native" for graphs with operators of domain `specrt`."""
 
     format: int
     name: str
@@ -145,6 +159,7 @@ class Manifest:
     flavour: str
     graphs: tuple[BundleFile, ...]
     tokenizer: BundleFile
+    kernels: str = "stock"
     chat_template: BundleFile | None = None
     generation: Mapping[str, Any] = field(default_factory=dict)
     drafters: tuple[DrafterInfo, ...] = ()
@@ -153,6 +168,7 @@ class Manifest:
     def __post_init__(self) -> None:
         _check_one_of("weights", self.weights, WEIGHTS)
         _check_one_of("flavour", self.flavour, FLAVOURS)
+        _check_one_of("kernels", self.kernels, KERNELS)
         if not self.graphs:
             raise BundleError("graphs is empty")
         names = [drafter.name for drafter in self.drafters]

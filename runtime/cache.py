@@ -5,6 +5,7 @@ that the next call overwrites. Rolling back is a smaller length and copies nothi
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +14,34 @@ import onnxruntime as ort
 from specrt.runtime.errors import CapacityError
 
 SMALLEST = 256  # entries a cache starts with
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Keys or values of one layer, by the names of the graph's input and output.
+
+    tile: 1 for entries of (1, kv_heads, capacity, head_dim). More for entries that lie side by side
+    in tiles, (1, kv_heads, capacity / tile, head_dim, tile).
+    """
+
+    past: str
+    present: str
+    tile: int = 1
+
+    def shape(self, kv_heads: int, capacity: int, head_dim: int) -> tuple[int, ...]:
+        if self.tile == 1:
+            return 1, kv_heads, capacity, head_dim
+        return 1, kv_heads, capacity // self.tile, head_dim, self.tile
+
+    def move(self, array: np.ndarray, entries: np.ndarray, to: int) -> None:
+        """Copy the entries (n,) to the places from `to` on."""
+        array[self._at(np.arange(to, to + entries.size))] = array[self._at(entries)]
+
+    def _at(self, entries: np.ndarray) -> tuple[slice | np.ndarray, ...]:
+        every = slice(None)
+        if self.tile == 1:
+            return every, every, entries
+        return every, every, entries // self.tile, every, entries % self.tile
 
 
 class KVCache(Protocol):
@@ -37,16 +66,16 @@ class KVCache(Protocol):
 
 
 class SharedCache:
-    """Buffers of (1, kv_heads, capacity, head_dim) that the graph appends to in place.
+    """Buffers that the graph appends to in place.
 
     They start small and double, so that a long context costs memory only when it is used.
-    names: the graph's (past, present) pairs. shape: (kv_heads, head_dim). limit: entries never
-    needed beyond. capacity: entries to begin with. device: where the buffers live.
+    shape: (kv_heads, head_dim). limit: entries never needed beyond. capacity: entries to begin
+    with. Both are rounded up to whole tiles. device: where the buffers live.
     """
 
     def __init__(
         self,
-        names: Sequence[tuple[str, str]],
+        buffers: Sequence[Buffer],
         shape: tuple[int, int],
         dtype: type[np.generic],
         *,
@@ -55,7 +84,8 @@ class SharedCache:
         device: str = "cpu",
     ) -> None:
         self.length = 0
-        self._names, self._dtype, self._limit = tuple(names), dtype, limit
+        self._buffers, self._dtype, self._limit = tuple(buffers), dtype, limit
+        self._tile = max(buffer.tile for buffer in buffers)
         self._kv_heads, self._head_dim = shape
         self._device = device
         self._values: list[ort.OrtValue] = []
@@ -74,9 +104,9 @@ class SharedCache:
         if needed > self._capacity:
             self._resize(min(max(needed, 2 * self._capacity), self._limit))
         if self._bound is not binding:
-            for (past, present), value in zip(self._names, self._values, strict=True):
-                binding.bind_ortvalue_input(past, value)
-                binding.bind_ortvalue_output(present, value)
+            for buffer, value in zip(self._buffers, self._values, strict=True):
+                binding.bind_ortvalue_input(buffer.past, value)
+                binding.bind_ortvalue_output(buffer.present, value)
             self._bound = binding
 
     def absorb(self, outputs: Mapping[str, ort.OrtValue], rows: int) -> None:
@@ -85,19 +115,21 @@ class SharedCache:
     def keep(self, length: int, path: Sequence[int] = ()) -> None:
         rows = np.asarray(path, np.int64)
         if not np.array_equal(rows, np.arange(rows.size)):
-            for value in self._values:
+            for buffer, value in zip(self._buffers, self._values, strict=True):
                 array = value.numpy()  # on the CPU the buffer itself, else a copy
-                array[:, :, length : length + rows.size] = array[:, :, length + rows]
+                buffer.move(array, length + rows, length)
                 if self._device != "cpu":
                     value.update_inplace(array)
         self.length = length + rows.size
 
     def _resize(self, capacity: int) -> None:
-        shape = (1, self._kv_heads, capacity, self._head_dim)
+        capacity = -(-capacity // self._tile) * self._tile
         old, self._values = self._values, []
-        for index in range(len(self._names)):
+        for index, buffer in enumerate(self._buffers):
+            shape = buffer.shape(self._kv_heads, capacity, self._head_dim)
             array = np.zeros(shape, self._dtype)
             if old:
-                array[:, :, : self.length] = old[index].numpy()[:, :, : self.length]
+                used = -(-self.length // buffer.tile)
+                array[:, :, :used] = old[index].numpy()[:, :, :used]
             self._values.append(ort.OrtValue.ortvalue_from_numpy(array, self._device))
         self._capacity, self._bound = capacity, None

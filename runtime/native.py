@@ -4,7 +4,9 @@ The library lies beside this file where the package was installed with a C compi
 """
 
 import ctypes
+import mmap
 import threading
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +21,8 @@ MISSING = (
     "this installation has no native kernels, for want of a C compiler when it was made; "
     "install a compiler and then specrt again, or export with --kernels stock"
 )
+_OPSET_IMPORT = 8  # of ModelProto
+_DOMAIN_FIELD = bytes([1 << 3 | 2, len(DOMAIN)]) + DOMAIN.encode()  # of OperatorSetIdProto
 _registering = threading.Lock()  # the library registers for one caller at a time
 
 
@@ -38,6 +42,15 @@ def register(options: onnxruntime.SessionOptions) -> None:
         options.register_custom_ops_library(str(find()))
 
 
+def needed(graph: Path) -> bool:
+    """Whether an ONNX file says that it has operators of domain `specrt`."""
+    with graph.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as model:
+        return any(
+            number == _OPSET_IMPORT and _DOMAIN_FIELD in model[start:stop]
+            for number, start, stop in _fields(model)
+        )
+
+
 def path() -> str:
     """The instructions in use: "avx512-vnni", "avx2" or "portable"."""
     return str(_library().specrt_path().decode())
@@ -49,6 +62,34 @@ def choose_path(name: str | None) -> bool:
     All give the same bits; only tests and measurements have a reason to choose.
     """
     return bool(_library().specrt_choose_path(name.encode() if name else None))
+
+
+def _fields(message: mmap.mmap) -> Iterator[tuple[int, int, int]]:
+    """Number, start and end of the fields of a protobuf message; nothing after what is no field."""
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while at < len(message):
+            byte = message[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+        return value
+
+    while at < len(message):
+        key = varint()
+        if key & 7 == 2:
+            size = varint()
+            yield key >> 3, at, min(at + size, len(message))
+            at += size
+        elif key & 7 == 0:
+            varint()
+        else:
+            return
 
 
 @cache

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import onnxruntime as ort
 
+from specrt.runtime import native
 from specrt.runtime.errors import BundleError, ProviderError
 from specrt.runtime.profiles import tensorrt_options
 
@@ -125,12 +126,20 @@ def missing(provider: str) -> str:
 def open_graph(
     path: Path, provider: str = "cpu", threads: int = 0, *, context: int | None = None
 ) -> ort.InferenceSession:
-    """The graph at path, ready to run on `provider`; ProviderError if this machine lacks it.
+    """The graph at path, ready to run on `provider`; ProviderError if this machine lacks it, or the
+    native kernels that the graph is made of.
 
     threads: 0 = one per physical core. context: of a graph that specrt exported.
     """
     options = _options(threads)
     require(provider)
+    if _needs_native(path):
+        if provider != "cpu":
+            raise ProviderError(
+                f"{path} has native kernels, which run on the cpu and not on {provider}; "
+                f"choose provider cpu, or export with --flavour {provider}"
+            )
+        native.register(options)
     if provider == "cpu":  # weights that the graph dequantises, once and not at each call
         options.add_session_config_entry("session.disable_quant_qdq", "1")
     names = [PROVIDERS[name].name for name in CHAINS[provider]]
@@ -178,6 +187,13 @@ def physical_cores() -> int:
         except OSError:
             cores.add((str(cpu), ""))
     return len(cores)
+
+
+def _needs_native(path: Path) -> bool:
+    try:
+        return native.needed(path)
+    except (OSError, ValueError):  # not there, or empty, which onnxruntime will say
+        return False
 
 
 def _options(threads: int) -> ort.SessionOptions:

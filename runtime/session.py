@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from specrt.runtime.cache import SMALLEST, KVCache, SharedCache
+from specrt.runtime.cache import SMALLEST, Buffer, KVCache, SharedCache
 from specrt.runtime.errors import CapacityError, RequestError
 from specrt.runtime.providers import PROVIDERS, open_graph
 
@@ -22,7 +22,7 @@ TYPES: dict[str, type[np.generic]] = {
     "tensor(int32)": np.int32,
     "tensor(int64)": np.int64,
 }
-CACHED, BIAS = "past.", "attention_bias"
+CACHED, BIAS, PARENTS = "past.", "attention_bias", "parents"
 MOST_ZEROS = 1 << 20  # numbers of an empty bias that are kept from step to step
 
 
@@ -70,7 +70,7 @@ class Session:
     @property
     def verifies_trees(self) -> bool:
         """Whether a call may have parents that are no chain."""
-        return BIAS in self._inputs
+        return BIAS in self._inputs or PARENTS in self._inputs
 
     def forward(
         self, tokens: Sequence[int] | np.ndarray, parents: np.ndarray | None = None, last: int = 1
@@ -89,6 +89,9 @@ class Session:
                 f"{total} tokens do not fit the context of {self.capacity}; "
                 "shorten the prompt or export with a larger --context"
             )
+        if PARENTS in self._inputs:
+            self._feed(PARENTS, (1, rows), np.arange(rows) - 1 if parents is None else parents)
+            return self._read(ids, None, last)
         seen = self._tree(rows, parents)
         if seen is None or self.length:
             return self._read(ids, seen, last)
@@ -190,14 +193,17 @@ class Session:
         self._binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
 
     def _make_cache(self, limit: int, device: str) -> KVCache:
-        names = [name for name in self._inputs if name.startswith(CACHED)]
-        pairs = [(name, name.replace("past", "present", 1)) for name in names]
-        first = self._inputs[names[0]]
-        _, kv_heads, capacity, head_dim = first.shape
+        buffers = [
+            Buffer(name, name.replace("past", "present", 1), tile=(*item.shape, 1)[4])
+            for name, item in self._inputs.items()
+            if name.startswith(CACHED)
+        ]
+        values = next(self._inputs[buffer.past] for buffer in buffers if buffer.tile == 1)
+        _, kv_heads, capacity, head_dim = values.shape
         return SharedCache(
-            pairs,
+            buffers,
             (kv_heads, head_dim),
-            TYPES[first.type],
+            TYPES[values.type],
             limit=limit,
             capacity=capacity if isinstance(capacity, int) else SMALLEST,
             device=device,

@@ -23,5 +23,5 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from specrt.export.build import export
 
     out = tmp_path_factory.mktemp("bundles") / "tiny"
-    export(TINY, out, drafts=[TINY], weights="fp32", check=False)
+    export(TINY, out, drafts=[TINY], weights="fp32", kernels="stock", check=False)
     return out

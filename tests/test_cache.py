@@ -4,10 +4,11 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from specrt.runtime.cache import SharedCache
+from specrt.runtime.cache import Buffer, SharedCache
 from specrt.runtime.errors import CapacityError
 
 NAMES = [("past.0.key", "present.0.key"), ("past.0.value", "present.0.value")]
+BUFFERS = [Buffer(past, present) for past, present in NAMES]
 HEADS, SIZE, LIMIT = 2, 3, 40
 
 
@@ -34,7 +35,7 @@ class FakeBinding:
 
 
 def made(capacity: int = 4) -> tuple[SharedCache, FakeBinding]:
-    cache = SharedCache(NAMES, (HEADS, SIZE), np.float32, limit=LIMIT, capacity=capacity)
+    cache = SharedCache(BUFFERS, (HEADS, SIZE), np.float32, limit=LIMIT, capacity=capacity)
     return cache, FakeBinding()
 
 

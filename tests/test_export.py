@@ -12,6 +12,7 @@ from gguf_writer import write_gguf
 
 from specrt.export import build
 from specrt.export.build import export
+from specrt.export.flavour import CPU, NATIVE
 from specrt.runtime.bundle import read_manifest
 from specrt.runtime.errors import CheckError, SourceError
 from specrt.runtime.session import Session
@@ -70,10 +71,23 @@ def test_a_draft_with_another_tokenizer_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("kind", "first"), [("Q4_0", "int4"), ("Q8_0", "int8"), ("F32", "int8")])
-def test_int4_is_tried_only_where_it_holds_the_checkpoints_values(tmp_path, kind, first):
+@pytest.mark.parametrize(
+    ("kind", "flavour", "formats"),
+    [
+        ("Q4_0", CPU, ["int4", "int8", "fp32"]),
+        ("Q8_0", CPU, ["int8", "fp32"]),
+        ("Q4_1", CPU, ["int8", "fp32"]),
+        ("Q4_0", NATIVE, ["carried", "int8", "fp32"]),
+        ("Q4_1", NATIVE, ["carried", "int8", "fp32"]),
+        ("Q8_0", NATIVE, ["int8", "fp32"]),
+    ],
+)
+def test_few_bits_are_tried_only_where_they_hold_the_checkpoints_values(
+    tmp_path, kind, flavour, formats
+):
     write_gguf(MODELS / "llama", tmp_path / "m.gguf", kind)
-    assert build.candidates(build.open_source(tmp_path / "m.gguf", None))[0] == first
+    kinds = build.matrix_types(build.open_source(tmp_path / "m.gguf", None))
+    assert flavour.candidates(kinds) == formats
 
 
 def test_a_tied_table_is_stored_once(tmp_path):

@@ -114,7 +114,7 @@ def test_cuda_takes_a_chain_that_is_given_as_a_tree(tmp_path):
 def test_tensorrt_computes_with_exactly_the_weights_that_were_packed(name, format, tmp_path):
     tokens, _ = golden(name)
     packed = written(tmp_path / "packed", name, TENSORRT, weights=format).session()
-    plain = written(tmp_path / "plain", name, weights=Dequantised(name, format, zeros=False))
+    plain = written(tmp_path / "plain", name, weights=Dequantised(name, format, TENSORRT))
     assert worst(read(packed, tokens, 9), read(plain.session(), tokens, 9)) < CLOSE
 
 
@@ -140,7 +140,7 @@ def test_scales_are_float16_beside_float16_activations(format, flavour, tmp_path
 def test_quantised_float16_graphs_are_near_the_weights_they_hold(format, flavour, tmp_path):
     tokens, _ = golden("llama")
     found = written(tmp_path / "a", "llama", flavour, weights=format, dtype=np.float16).session()
-    exact = Dequantised("llama", format, flavour.zeros)
+    exact = Dequantised("llama", format, flavour)
     plain = written(tmp_path / "b", "llama", weights=exact).session()
     wanted = read(plain, tokens, 48)
     error = np.sqrt(np.mean(np.square(read(found, tokens, 48) - wanted)))
@@ -216,9 +216,9 @@ def test_a_checked_export_for_tensorrt_holds_every_check(tmp_path):
 @pytest.mark.parametrize(
     ("flavour", "weights", "message"),
     [
-        ("cuda", "w8a8", "weights 'w8a8' are not made for flavour cuda; choose fp16, int8, int4"),
-        ("tensorrt", "w8a8", "'w8a8' are not made for flavour tensorrt; choose fp16, fp32, int8, "),
-        ("cpu", "int2", "weights 'int2' are not made for flavour cpu; choose fp32, fp16"),
+        ("cuda", "w8a8", "weights 'w8a8' are not made for flavour cuda with stock kernels; choose fp16, int8, int4"),
+        ("tensorrt", "w8a8", "'w8a8' are not made for flavour tensorrt with stock kernels; choose "),
+        ("cpu", "int2", "weights 'int2' are not made for flavour cpu with stock kernels; choose fp32, fp16"),
         ("rocm", "fp16", "flavour 'rocm' is unknown; choose cpu, cuda, tensorrt"),
     ],
 )

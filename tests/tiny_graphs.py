@@ -60,7 +60,7 @@ def written(
     """The graph of a recorded model. weights: a format, or the weights themselves."""
     model = checkpoint(name)
     if isinstance(weights, str):
-        weights = Packer(model, weights, lambda: None, flavour.zeros)
+        weights = Packer(model, weights, lambda: None, flavour)
     nodes = write_decoder(
         folder, model.config, weights, flavour=flavour, dtype=dtype, outputs=outputs
     )
@@ -70,8 +70,8 @@ def written(
 class Dequantised:
     """Weights in float32 that are exactly what a format stands for."""
 
-    def __init__(self, name: str, format: str, zeros: bool) -> None:
-        self._packer = Packer(checkpoint(name), format, lambda: None, zeros)
+    def __init__(self, name: str, format: str, flavour: Flavour = CPU) -> None:
+        self._packer = Packer(checkpoint(name), format, lambda: None, flavour)
 
     def packed(self, names: Sequence[str]) -> Packed:
         packed = self._packer.packed(names)

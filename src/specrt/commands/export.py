@@ -29,10 +29,12 @@ def add(commands: Any) -> None:
     add("out", metavar="OUT", type=Path, help="the bundle's folder; an old bundle is replaced")
     add("--draft", metavar="[KIND:]SOURCE", action="append", type=_draft, default=[],
         help="a smaller model with the same tokenizer; may be given again")  # fmt: skip
-    add("--weights", choices=("int8", "int4", "w8a8", "fp32", "fp16"),
+    add("--weights", choices=("carried", "int8", "int4", "w8a8", "fp32", "fp16"),
         help="weight format (the smallest that keeps the checkpoint's quality)")  # fmt: skip
     add("--context", type=int, metavar="N", help="most tokens of a text (the model's own limit)")
     add("--flavour", choices=("cpu", "cuda", "tensorrt"), default="cpu", help="for what (cpu)")
+    add("--kernels", choices=("native", "stock"),
+        help="specrt's own for the CPU, or onnxruntime's (native where there are any)")  # fmt: skip
     add("--check", action="store_true", default=True, help="prove the graphs before delivery (on)")
     add("--no-check", dest="check", action="store_false", help="deliver without checks")
     add("--json", action="store_true", help="print the manifest as JSON")
@@ -53,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
             weights=args.weights,
             context=args.context,
             flavour=args.flavour,
+            kernels=args.kernels,
             check=args.check,
             progress=show,
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from specrt.commands.options import add_command
+from specrt.runtime import native
 from specrt.runtime.bundle import (
     BundleFile,
     Manifest,
@@ -15,6 +16,7 @@ from specrt.runtime.bundle import (
     check_hashes,
     read_manifest,
 )
+from specrt.runtime.errors import ProviderError
 
 _WIDTH = 11  # of the left column
 
@@ -52,6 +54,7 @@ def describe(folder: Path, manifest: Manifest) -> Iterator[str]:
     yield _line("bundle", f"{folder} ({manifest.name}, by {manifest.created_by})")
     yield from _model(manifest.source, manifest.model, manifest.weights, manifest.graphs)
     yield _line("flavour", manifest.flavour)
+    yield _line("kernels", _kernels(manifest))
     yield _line(
         "template", "yes" if manifest.chat_template else "none, prompts are used as they are"
     )
@@ -63,6 +66,17 @@ def describe(folder: Path, manifest: Manifest) -> Iterator[str]:
             *_checks(drafter.checks),
         ]
         yield from (f"  {line}" for line in lines)
+
+
+def _kernels(manifest: Manifest) -> str:
+    """Which kernels the graphs have, and what is to be said of native ones on this machine."""
+    if manifest.kernels == "stock":
+        lacking = manifest.flavour == "cpu" and native.find() is None
+        return "stock" + lacking * ", since this installation has no native ones"
+    try:
+        return f"native, {native.path()} instructions on this machine"
+    except ProviderError as error:
+        return f"native; {error}"
 
 
 def _model(
