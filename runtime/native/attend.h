@@ -1,4 +1,5 @@
-/* Attention, written once over a vector of 16 floats. A path defines V16, v16_load, v16_store,
+/* Attention, written once over a vector of 16 floats. A path defines V16, v16_load, v16_store, the
+ * same for float16 as v16_load_half and v16_store_half (to the nearest, ties to even),
  * v16_add_scaled (acc + x * scale, rounded twice) and WIDEST: how many of them it sums at a time.
  *
  * Scores and results are one kind of sum: over the numbers of a head with 16 keys side by side, then
@@ -8,17 +9,40 @@
 #ifndef SPECRT_ATTEND_H
 #define SPECRT_ATTEND_H
 #include "attention.h"
+#include "half.h"
 #include "rows.h"
 
-/* c[row][unit] += a[row][i] * b[i][unit], in order of i; a unit is 16 floats of b and c. */
+/* c[row][unit] += a[row][i] * b[i][unit], in order of i; a unit is 16 numbers of b and c. */
 typedef struct {
-  const float *a, *b;
+  const float *a;
+  const void *b; /* float, or float16 where `half` is said */
   float *c;
-  size_t a_row, b_step, b_unit, c_row;
+  size_t a_row, b_at, b_step, b_unit, c_row;
   int n;
 } Sum;
 
-INLINE void add_up(const Sum *s, int rows, int units) {
+INLINE V16 load_from(const void *x, size_t at, int half) {
+  return half ? v16_load_half((const uint16_t *)x + at) : v16_load((const float *)x + at);
+}
+
+/* n floats to float16, by whole vectors. */
+INLINE void to_halves(const float *x, uint16_t *to, size_t n) {
+  size_t i = 0;
+  for (; i + LANES <= n; i += LANES) v16_store_half(to + i, v16_load(x + i));
+  if (i < n) {
+    float rest[LANES] = {0};
+    uint16_t halves[LANES];
+    memcpy(rest, x + i, (n - i) * sizeof *x);
+    v16_store_half(halves, v16_load(rest));
+    memcpy(to + i, halves, (n - i) * sizeof *to);
+  }
+}
+
+INLINE float number_at(const void *x, size_t at, int half) {
+  return half ? half_to_float(((const uint16_t *)x)[at]) : ((const float *)x)[at];
+}
+
+INLINE void add_up(const Sum *s, int rows, int units, int half) {
   V16 sum[6][8];
 #pragma GCC unroll 6
   for (int r = 0; r < rows; r++)
@@ -29,7 +53,7 @@ INLINE void add_up(const Sum *s, int rows, int units) {
     V16 b[8];
 #pragma GCC unroll 8
     for (int u = 0; u < units; u++)
-      b[u] = v16_load(s->b + (size_t)i * s->b_step + (size_t)u * s->b_unit);
+      b[u] = load_from(s->b, s->b_at + (size_t)i * s->b_step + (size_t)u * s->b_unit, half);
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++) {
       float a = s->a[(size_t)r * s->a_row + (size_t)i];
@@ -47,7 +71,7 @@ INLINE void add_up(const Sum *s, int rows, int units) {
 INLINE Sum further(const Sum *s, int row, int unit) {
   Sum moved = *s;
   moved.a += (size_t)row * s->a_row;
-  moved.b += (size_t)unit * s->b_unit;
+  moved.b_at += (size_t)unit * s->b_unit;
   moved.c += (size_t)row * s->c_row + (size_t)unit * LANES;
   return moved;
 }
@@ -59,21 +83,28 @@ INLINE Sum further(const Sum *s, int row, int unit) {
     int unit = 0; \
     for (; units - unit >= UNITS_OF(ROWS); unit += UNITS_OF(ROWS)) { \
       Sum part = further(s, row, unit); \
-      add_up(&part, ROWS, UNITS_OF(ROWS)); \
+      add_up(&part, ROWS, UNITS_OF(ROWS), half); \
     } \
     for (; unit < units; unit++) { \
       Sum part = further(s, row, unit); \
-      add_up(&part, ROWS, 1); \
+      add_up(&part, ROWS, 1, half); \
     } \
   }
 
-static void add_up_all(const Sum *s, int rows, int units) {
+INLINE void add_up_each(const Sum *s, int rows, int units, int half) {
   int row = 0;
   ADD_UP_ROWS(6)
   ADD_UP_ROWS(4)
   ADD_UP_ROWS(3)
   ADD_UP_ROWS(2)
   ADD_UP_ROWS(1)
+}
+
+static void add_up_all(const Sum *s, int rows, int units, int half) {
+  if (half)
+    add_up_each(s, rows, units, 1);
+  else
+    add_up_each(s, rows, units, 0);
 }
 
 /* out = x, normed if it has a norm, rotated to its position, times scale. */
@@ -123,19 +154,19 @@ INLINE float soften(float *p, int n, float softcap, const float *sink) {
   return 1.0f / sum;
 }
 
-/* out[row] += weights[row][i] * values[i] for n entries that follow each other in the cache. */
-INLINE void weigh(const Attention *a, const float *weights, size_t stride, const float *values,
-                  int n, float *out, int rows) {
+/* out[row] += weights[row][i] * values[first + i] for n entries that follow each other. */
+INLINE void weigh(const Attention *a, const float *weights, size_t stride, const void *values,
+                  size_t first, int n, float *out, int rows) {
   const size_t width = (size_t)a->head_dim;
   if (n <= 0) return;
   Sum sum = {.a = weights, .b = values, .c = out, .n = n};
   sum.a_row = stride, sum.b_step = width, sum.b_unit = LANES, sum.c_row = width;
-  add_up_all(&sum, rows, a->head_dim / LANES);
-  for (int d = a->head_dim / LANES * LANES; d < a->head_dim; d++)
-    for (int r = 0; r < rows; r++)
-      for (int i = 0; i < n; i++)
-        out[(size_t)r * width + (size_t)d] +=
-            weights[(size_t)r * stride + (size_t)i] * values[(size_t)i * width + (size_t)d];
+  sum.b_at = first * width;
+  add_up_all(&sum, rows, a->head_dim / LANES, a->half);
+  for (size_t d = width / LANES * LANES; d < width; d++)
+    for (size_t r = 0; r < (size_t)rows; r++)
+      for (size_t i = 0; i < (size_t)n; i++)
+        out[r * width + d] += weights[r * stride + i] * number_at(values, (first + i) * width + d, a->half);
 }
 
 INLINE int first_seen(const Attention *a, const Row *row) {
@@ -174,11 +205,11 @@ static void attend(const Attention *a, const Sequence *s, int kv_head, int first
   float *out = scratch + (size_t)n * d, *scores = out + (size_t)n * d;
   memset(out, 0, (size_t)n * (d + stride) * sizeof *out);
 
-  const float *values = s->values + kv * (size_t)a->capacity * d;
-  Sum sum = {.a = scratch, .c = scores, .n = width};
-  sum.b = s->keys + (kv * (size_t)a->capacity + (size_t)low) * d;
+  const size_t start = kv * (size_t)a->capacity; /* of this head's values */
+  Sum sum = {.a = scratch, .b = s->keys, .c = scores, .n = width};
+  sum.b_at = (start + (size_t)low) * d;
   sum.a_row = d, sum.b_step = KEYS, sum.b_unit = d * KEYS, sum.c_row = stride;
-  add_up_all(&sum, n, tiles);
+  add_up_all(&sum, n, tiles, a->half);
 
   float *inverse = scratch; /* the queries are done with */
   for (int r = 0; r < n; r++) {
@@ -189,19 +220,19 @@ static void attend(const Attention *a, const Sequence *s, int kv_head, int first
       p[i - low] = p[entry_of(s, row, i) - low];
     inverse[r] = soften(p + (seen - low), row->position + 1 - seen, a->softcap,
                         a->sinks ? a->sinks + head : NULL);
-    weigh(a, p + (seen - low), stride, values + (size_t)seen * d, shared_low - seen,
+    weigh(a, p + (seen - low), stride, s->values, start + (size_t)seen, shared_low - seen,
           out + (size_t)r * d, 1);
   }
-  weigh(a, scores + max_int(shared_low - low, 0), stride, values + (size_t)shared_low * d,
+  weigh(a, scores + max_int(shared_low - low, 0), stride, s->values, start + (size_t)shared_low,
         shared_high - shared_low, out, n);
   for (int r = 0; r < n; r++) {
     const int token = (first + r) / group, head = kv_head * group + (first + r) % group;
     const Row *row = s->paths + token;
     float *p = scores + (size_t)r * stride, *o = out + (size_t)r * d;
     int i = max_int(shared_high, first_seen(a, row));
-    weigh(a, p + (i - low), stride, values + (size_t)i * d, row->lead - i, o, 1);
+    weigh(a, p + (i - low), stride, s->values, start + (size_t)i, row->lead - i, o, 1);
     for (i = max_int(i, row->lead); i <= row->position; i++)
-      weigh(a, p + (i - low), stride, values + (size_t)entry_of(s, row, i) * d, 1, o, 1);
+      weigh(a, p + (i - low), stride, s->values, start + (size_t)entry_of(s, row, i), 1, o, 1);
     float *to = s->out + ((size_t)token * (size_t)a->heads + (size_t)head) * d;
     for (int j = 0; j < width; j++) to[j] = o[j] * inverse[r];
   }
@@ -214,10 +245,22 @@ INLINE void append_row(const Attention *a, const Sequence *s, int token, float *
   const float *key = s->qkv + (size_t)token * row_width + heads * d;
   for (int head = 0; head < a->kv_heads; head++, key += d) {
     prepare(a, key, a->k_norm, s->paths[token].position, 1.0f, scratch);
-    const size_t before = (size_t)head * (size_t)a->capacity;
-    float *tile = s->keys + (before + entry / KEYS * KEYS) * d + entry % KEYS;
-    for (size_t i = 0; i < d; i++) tile[i * KEYS] = scratch[i];
-    memcpy(s->values + (before + entry) * d, key + (size_t)a->kv_heads * d, d * sizeof *key);
+    const float *value = key + (size_t)a->kv_heads * d;
+    const size_t before = (size_t)head * (size_t)a->capacity, value_at = (before + entry) * d;
+    const size_t key_at = (before + entry / KEYS * KEYS) * d + entry % KEYS;
+    if (a->half) {
+      uint16_t *keys = s->keys;
+      to_halves(value, (uint16_t *)s->values + value_at, d);
+      for (size_t i = 0; i < d; i += LANES) {
+        uint16_t part[LANES];
+        to_halves(scratch + i, part, d - i < LANES ? d - i : LANES);
+        for (size_t j = 0; j < LANES && i + j < d; j++) keys[key_at + (i + j) * KEYS] = part[j];
+      }
+    } else {
+      float *keys = s->keys;
+      memcpy((float *)s->values + value_at, value, d * sizeof *value);
+      for (size_t i = 0; i < d; i++) keys[key_at + i * KEYS] = scratch[i];
+    }
   }
 }
 

@@ -19,6 +19,7 @@ typedef struct {
   int rows;   /* of each sequence */
   int pairs;  /* numbers of a head that are rotated with their partner `pairs` further on */
   int window; /* entries a row sees, 0: all */
+  int half;   /* whether the cache is of float16 instead of float */
   float scale, softcap, epsilon;
   const float *cos, *sin;       /* (positions, pairs) */
   const float *q_norm, *k_norm; /* (head_dim,) or NULL */
@@ -33,7 +34,8 @@ typedef struct {
 
 typedef struct {
   const float *qkv; /* (rows, (heads + 2 kv_heads) * head_dim) */
-  float *keys, *values, *out;
+  void *keys, *values; /* float or float16 */
+  float *out;
   int past; /* entries before the call; row i becomes entry past + i */
   const Row *paths;
   const int *slots;

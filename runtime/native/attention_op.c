@@ -113,6 +113,7 @@ static OrtStatus *measure(const State *state, const Tensor *in, Call *call) {
     return invalid("specrt Attention: rows of %lld, %d + 2 * %d heads of %lld",
                    (long long)qkv->dims[2], a->heads, a->kv_heads, (long long)d);
   a->rows = (int)qkv->dims[1], a->head_dim = (int)d, a->capacity = (int)capacity;
+  a->half = key->type == ORT_FLOAT16;
   call->batch = (int)batch;
   if (!is(in + LAST, 1, (int64_t[]){batch}))
     return invalid("specrt Attention: lengths are not one for each of %d sequences", call->batch);
@@ -172,7 +173,7 @@ static OrtStatus *present(OrtKernelContext *context, size_t index, const Tensor 
                           void **data) {
   TRY(output(context, index, past->dims, past->rank, data));
   if (!*data) return invalid("specrt Attention: the present cache is not asked for");
-  size_t bytes = sizeof(float);
+  size_t bytes = past->type == ORT_FLOAT16 ? sizeof(uint16_t) : sizeof(float);
   for (size_t i = 0; i < past->rank; i++) bytes *= (size_t)past->dims[i];
   if (*data != past->data) memcpy(*data, past->data, bytes);
   return NULL;
@@ -187,7 +188,8 @@ static OrtStatus *run(OrtKernelContext *context, const Tensor *in, Call *call, R
   TRY(output(context, 0, dims, 3, &out));
   TRY(present(context, 1, in + KEY, &keys));
   TRY(present(context, 2, in + VALUE, &values));
-  const size_t cache = (size_t)a->kv_heads * (size_t)a->capacity * d;
+  const size_t number = a->half ? sizeof(uint16_t) : sizeof(float);
+  const size_t cache = (size_t)a->kv_heads * (size_t)a->capacity * d * number;
   const size_t width = (heads + 2 * (size_t)a->kv_heads) * d;
   const int64_t *parents = in[PARENTS].data;
   int64_t positions = a->cos ? in[COS].dims[0] : INT32_MAX;
@@ -201,8 +203,8 @@ static OrtStatus *run(OrtKernelContext *context, const Tensor *in, Call *call, R
               slots + b));
     call->sequences[b] = (Sequence){
         .qkv = (const float *)in[QKV].data + (size_t)b * rows * width,
-        .keys = (float *)keys + (size_t)b * cache,
-        .values = (float *)values + (size_t)b * cache,
+        .keys = (char *)keys + (size_t)b * cache,
+        .values = (char *)values + (size_t)b * cache,
         .out = (float *)out + (size_t)b * rows * heads * d,
         .past = (int)past,
         .paths = own,
@@ -253,13 +255,14 @@ static OrtStatus *create(void *state, const OrtKernelInfo *info) {
 
 #define REQUIRED(TYPE) {TYPE, ORT_REQUIRED}
 #define OPTIONAL(TYPE) {TYPE, ORT_OPTIONAL}
-Operator attention_operator = {
-    .name = "Attention",
-    .inputs = {REQUIRED(ORT_FLOAT), REQUIRED(ORT_FLOAT), REQUIRED(ORT_FLOAT), REQUIRED(ORT_INT32),
-               OPTIONAL(ORT_INT64), OPTIONAL(ORT_FLOAT), OPTIONAL(ORT_FLOAT), OPTIONAL(ORT_FLOAT),
-               OPTIONAL(ORT_FLOAT), OPTIONAL(ORT_FLOAT)},
-    .outputs = {REQUIRED(ORT_FLOAT), REQUIRED(ORT_FLOAT), REQUIRED(ORT_FLOAT)},
-    .state_bytes = sizeof(State),
-    .create = create,
-    .compute = compute,
-};
+#define ATTENTION_OF(CACHE) \
+  {.name = "Attention", \
+   .inputs = {REQUIRED(ORT_FLOAT), REQUIRED(CACHE), REQUIRED(CACHE), REQUIRED(ORT_INT32), \
+              OPTIONAL(ORT_INT64), OPTIONAL(ORT_FLOAT), OPTIONAL(ORT_FLOAT), OPTIONAL(ORT_FLOAT), \
+              OPTIONAL(ORT_FLOAT), OPTIONAL(ORT_FLOAT)}, \
+   .outputs = {REQUIRED(ORT_FLOAT), REQUIRED(CACHE), REQUIRED(CACHE)}, \
+   .state_bytes = sizeof(State), \
+   .create = create, \
+   .compute = compute}
+Operator attention_operator = ATTENTION_OF(ORT_FLOAT);
+Operator attention_half_operator = ATTENTION_OF(ORT_FLOAT16);

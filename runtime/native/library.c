@@ -5,7 +5,7 @@
 #include "path.h"
 
 extern Operator matmul_operator, embedding_operator, gate_operator, norm_operator,
-    attention_operator;
+    attention_operator, attention_half_operator;
 
 static Operator *const operators[] = {
     &matmul_operator,
@@ -13,6 +13,7 @@ static Operator *const operators[] = {
     &gate_operator,
     &norm_operator,
     &attention_operator,
+    &attention_half_operator,
 };
 
 typedef struct {

@@ -23,7 +23,8 @@ OrtStatus *out_of_memory(size_t bytes) {
 static OrtStatus *shape(const OrtValue *value, Tensor *tensor) {
   OrtShapeInfo *info;
   TRY(OrtGetTensorTypeAndShape(value, &info));
-  OrtStatus *status = OrtGetDimensionsCount(info, &tensor->rank);
+  OrtStatus *status = OrtGetTensorElementType(info, &tensor->type);
+  if (!status) status = OrtGetDimensionsCount(info, &tensor->rank);
   if (!status && tensor->rank > MAX_RANK)
     status = invalid("specrt: a tensor has %zu dimensions, the most is %d", tensor->rank, MAX_RANK);
   if (!status) status = OrtGetDimensions(info, tensor->dims, tensor->rank);

@@ -27,6 +27,7 @@ typedef struct {
 /* A tensor of the call; data is NULL where an optional one is absent. */
 typedef struct {
   void *data;
+  int type;
   size_t rank;
   int64_t dims[MAX_RANK];
 } Tensor;

@@ -68,6 +68,7 @@ struct OrtCustomOp {
 #define OrtCustomOpDomain_Add ORT_AT(27, OrtStatus *, OrtCustomOpDomain *, const OrtCustomOp *)
 #define OrtAddCustomOpDomain ORT_AT(28, OrtStatus *, OrtSessionOptions *, OrtCustomOpDomain *)
 #define OrtGetTensorMutableData ORT_AT(51, OrtStatus *, OrtValue *, void **)
+#define OrtGetTensorElementType ORT_AT(60, OrtStatus *, const OrtShapeInfo *, int *)
 #define OrtGetDimensionsCount ORT_AT(61, OrtStatus *, const OrtShapeInfo *, size_t *)
 #define OrtGetDimensions ORT_AT(62, OrtStatus *, const OrtShapeInfo *, int64_t *, size_t)
 #define OrtGetTensorTypeAndShape ORT_AT(65, OrtStatus *, const OrtValue *, OrtShapeInfo **)

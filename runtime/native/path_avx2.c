@@ -26,6 +26,16 @@ INLINE void v16_store(float *to, V16 v) {
   _mm256_storeu_ps(to + 8, v.high);
 }
 
+INLINE V16 v16_load_half(const uint16_t *x) {
+  return (V16){_mm256_cvtph_ps(_mm_loadu_si128((const void *)x)),
+               _mm256_cvtph_ps(_mm_loadu_si128((const void *)(x + 8)))};
+}
+
+INLINE void v16_store_half(uint16_t *to, V16 v) {
+  _mm_storeu_si128((void *)to, _mm256_cvtps_ph(v.low, _MM_FROUND_TO_NEAREST_INT));
+  _mm_storeu_si128((void *)(to + 8), _mm256_cvtps_ph(v.high, _MM_FROUND_TO_NEAREST_INT));
+}
+
 INLINE V16 v16_add_scaled(V16 acc, V16 x, float scale) {
   __m256 all = _mm256_set1_ps(scale);
   return (V16){_mm256_add_ps(acc.low, _mm256_mul_ps(x.low, all)),

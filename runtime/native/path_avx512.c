@@ -13,6 +13,12 @@ typedef __m512 V16;
 
 INLINE V16 v16_load(const float *x) { return _mm512_loadu_ps(x); }
 INLINE void v16_store(float *to, V16 v) { _mm512_storeu_ps(to, v); }
+INLINE V16 v16_load_half(const uint16_t *x) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)x));
+}
+INLINE void v16_store_half(uint16_t *to, V16 v) {
+  _mm256_storeu_si256((void *)to, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
 INLINE V16 v16_add_scaled(V16 acc, V16 x, float scale) {
   return _mm512_add_ps(acc, _mm512_mul_ps(x, _mm512_set1_ps(scale)));
 }

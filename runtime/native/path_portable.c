@@ -14,6 +14,16 @@ INLINE V16 v16_load(const float *x) {
 
 INLINE void v16_store(float *to, V16 v) { memcpy(to, &v, sizeof v); }
 
+INLINE V16 v16_load_half(const uint16_t *x) {
+  V16 v;
+  for (int i = 0; i < LANES; i++) v.lane[i] = half_to_float(x[i]);
+  return v;
+}
+
+INLINE void v16_store_half(uint16_t *to, V16 v) {
+  for (int i = 0; i < LANES; i++) to[i] = half_of(v.lane[i]);
+}
+
 INLINE V16 v16_add_scaled(V16 acc, V16 x, float scale) {
   for (int i = 0; i < LANES; i++) acc.lane[i] += x.lane[i] * scale;
   return acc;
