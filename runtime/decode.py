@@ -18,8 +18,11 @@ from specrt.runtime.controller import Controller
 from specrt.runtime.detail import detail, logprobs
 from specrt.runtime.errors import RequestError
 from specrt.runtime.interfaces import Context, Drafter, Session
+from specrt.runtime.noise import Chance, noise
 from specrt.runtime.proposal import Proposal
+from specrt.runtime.rules import COUPLED, named
 from specrt.runtime.sampling import GREEDY, Sampling
+from specrt.runtime.scored import Scored
 from specrt.runtime.trace import Finish, Step
 from specrt.runtime.verify import verify
 
@@ -29,7 +32,8 @@ PREFILL_CHUNK = 512  # prompt tokens read at once; bounds the memory of a long p
 @dataclass(frozen=True, slots=True)
 class Request:
     """One text to write. prompt: token ids. stop: ids that end the text. logprobs: None, or how
-    many of the best tokens to report beside each emitted one. traced: fill Step.detail."""
+    many of the best tokens to report beside each emitted one. traced: fill Step.detail. rule: the
+    verification rule's name; under the default the seed alone decides the text."""
 
     prompt: tuple[int, ...]
     max_tokens: int = 256
@@ -38,6 +42,7 @@ class Request:
     stop: frozenset[int] = frozenset()
     logprobs: int | None = None
     traced: bool = False
+    rule: str = COUPLED.name
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -48,6 +53,7 @@ class Request:
             raise RequestError(f"seed must be 0 or more, not {self.seed}")
         if self.logprobs is not None and self.logprobs < 0:
             raise RequestError(f"logprobs must be 0 or more, not {self.logprobs}")
+        named(self.rule)
 
 
 def decode(
@@ -89,7 +95,10 @@ def _steps(
 ) -> Generator[Step, None, None]:
     tokens, sampling = list(request.prompt), request.sampling
     end = min(len(tokens) + request.max_tokens, target.capacity)
-    rng = np.random.default_rng(request.seed)
+    rule = named(request.rule)
+    decisions, drafts = np.random.SeedSequence(request.seed).spawn(2)
+    chance = Chance(np.random.default_rng(decisions), noise(request.seed) if rule.coupled else None)
+    drafts_rng = np.random.default_rng(drafts)  # its draws do not touch the target's
     hidden: np.ndarray | None = None
     finish: Finish | None = None
     prefill_s = _prefill(target, tokens, cached)
@@ -97,14 +106,16 @@ def _steps(
         with _undone_on_error(target):
             began = perf_counter()
             budget = min(controller.budget(), end - len(tokens) - 1)
-            proposal = drafter.propose(Context(tokens, hidden, sampling), budget, rng)
+            context = Context(tokens, hidden, sampling, chance.noise)
+            proposal = drafter.propose(context, budget, drafts_rng)
             root, n = target.length, proposal.size
             assert n <= budget, f"{proposal.source} proposed {n} tokens on a budget of {budget}"
             drafted = perf_counter()
             output = target.forward(*_block(tokens[-1], proposal), last=n + 1)
             logits = output.logits[:, :limit]  # (n + 1, V)
             scored = perf_counter()
-            verdict = verify(proposal, logits, sampling, rng)
+            answer = Scored(proposal, logits, sampling, tokens)
+            verdict = verify(answer, rule, chance)
             block = (*proposal.tokens[list(verdict.path)].tolist(), verdict.bonus)
             emitted, finish = cut(block, end - len(tokens), request.stop)
             rows = [0, *(node + 1 for node in verdict.path)][: len(emitted)]  # of these tokens
@@ -113,7 +124,6 @@ def _steps(
             hidden = None if output.hidden is None else output.hidden[rows]
             target.keep(root + 1, verdict.path[: len(emitted) - 1])  # all but the last token
             verified = perf_counter()
-            tokens += emitted
             step = Step(
                 emitted=emitted,
                 drafted=n,
@@ -125,8 +135,11 @@ def _steps(
                 finish=finish,
                 prefill_s=prefill_s,
                 logprobs=chances,
-                detail=detail(proposal, logits, sampling, verdict) if request.traced else None,
+                detail=detail(answer, verdict) if request.traced else None,
+                rule=rule.name,
+                lossy=verdict.lossy,
             )
+            tokens += emitted
         prefill_s = 0.0
         controller.observe(step)
         yield step

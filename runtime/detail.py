@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specrt.runtime.proposal import ROOT, Proposal
-from specrt.runtime.sampling import Sampling, top_k
+from specrt.runtime.proposal import ROOT
+from specrt.runtime.sampling import top_k
+from specrt.runtime.scored import Scored
 from specrt.runtime.verify import Verdict
 
 
@@ -40,12 +41,13 @@ def logprobs(logits: np.ndarray, tokens: Sequence[int], top: int) -> tuple[Logpr
     return tuple(_logprob(row, token, top) for row, token in zip(logits, tokens, strict=True))
 
 
-def detail(proposal: Proposal, logits: np.ndarray, sampling: Sampling, verdict: Verdict) -> Detail:
-    """How `verdict` came about: logits (n + 1, V) as verify saw them."""
+def detail(scored: Scored, verdict: Verdict) -> Detail:
+    """How `verdict` came about, from what verify saw."""
+    proposal = scored.proposal
     p: list[float | None] = [None] * proposal.size
     rejected: list[int] = []
     for node in (ROOT, *verdict.path):
-        law = sampling.distribution(logits[node + 1])
+        law = scored.p(node)
         children = proposal.children(node)
         for child in children:
             p[child] = law.of(int(proposal.tokens[child]))

@@ -20,6 +20,11 @@ class Distribution:
     probs: np.ndarray
     ids: np.ndarray | None = None
 
+    @property
+    def tokens(self) -> np.ndarray:
+        """(s,) int64 ascending, the tokens that are kept."""
+        return np.arange(self.probs.size) if self.ids is None else self.ids
+
     def of(self, token: int) -> float:
         """The probability of one token."""
         index = self._find(token)
@@ -35,9 +40,8 @@ class Distribution:
 
     def dense(self, size: int) -> np.ndarray:
         """(size,) one probability a token."""
-        ids = np.arange(self.probs.size) if self.ids is None else self.ids
         row = np.zeros(size, self.probs.dtype)
-        row[ids] = self.probs
+        row[self.tokens] = self.probs
         return row
 
     def without(self, token: int) -> "Distribution":
@@ -48,7 +52,7 @@ class Distribution:
             return self
         rest = self.probs.copy()
         rest[index] = 0
-        return _scaled(self, rest)
+        return scaled(self, rest)
 
     def _find(self, token: int) -> int | None:
         if self.ids is None:
@@ -71,16 +75,22 @@ def residual(p: Distribution, q: Distribution) -> Distribution:
     >>> residual(Distribution(np.array([0.5, 0.5])), Distribution(np.array([0.9, 0.1]))).probs
     array([0., 1.])
     """
+    return scaled(p, surplus(p, q))
+
+
+def surplus(p: Distribution, q: Distribution, share: float = 1.0) -> np.ndarray:
+    """max(share p - q, 0), (s,) at p's places: what p wants of each token and q did not offer."""
+    rest: np.ndarray = p.probs * p.probs.dtype.type(share)
     if p.ids is not None:
-        return _scaled(p, np.maximum(p.probs - q.at(p.ids), 0))
-    rest = p.probs.copy()
-    if q.ids is None:
+        rest = rest - q.at(p.ids)
+    elif q.ids is None:
         shared = min(rest.size, q.probs.size)
         rest[:shared] -= q.probs[:shared]
     else:
         shared = int(np.searchsorted(q.ids, rest.size))
         rest[q.ids[:shared]] -= q.probs[:shared].astype(rest.dtype)
-    return _scaled(p, np.maximum(rest, 0, out=rest))
+    np.maximum(rest, 0, out=rest)
+    return rest
 
 
 def draw(p: Distribution, rng: np.random.Generator) -> int:
@@ -88,17 +98,17 @@ def draw(p: Distribution, rng: np.random.Generator) -> int:
     so rounding never yields a token of weight zero. A single token needs no number."""
     if p.ids is not None and p.ids.size == 1:
         return int(p.ids[0])
-    index = _invert(p.probs, rng.random())
+    index = invert(p.probs, rng.random())
     return index if p.ids is None else int(p.ids[index])
 
 
-def _scaled(p: Distribution, weights: np.ndarray) -> Distribution:
+def scaled(p: Distribution, weights: np.ndarray) -> Distribution:
     """p with other weights (same places), scaled to sum 1; p itself if there is no weight."""
     total = weights.sum()
     return replace(p, probs=weights / total) if total > 0 else p
 
 
-def _invert(weights: np.ndarray, u: float) -> int:
+def invert(weights: np.ndarray, u: float) -> int:
     """The first index whose running total exceeds u (in [0, 1)) of the whole. Long rows are
     searched by block sums first: a running total over 152k tokens costs over 1 ms."""
     if weights.size < 2 * BLOCK:
@@ -108,7 +118,7 @@ def _invert(weights: np.ndarray, u: float) -> int:
     whole = weights.size // BLOCK * BLOCK
     sums = weights[:whole].reshape(-1, BLOCK).sum(axis=1, dtype=np.float64)
     sums = np.append(sums, weights[whole:].sum(dtype=np.float64))
-    block = _invert(sums, u)
+    block = invert(sums, u)
     left = max(u * sums.sum() - sums[:block].sum(), 0.0)
     inside = weights[block * BLOCK : (block + 1) * BLOCK]
-    return block * BLOCK + _invert(inside, left / sums[block])
+    return block * BLOCK + invert(inside, left / sums[block])

@@ -9,6 +9,8 @@ from typing import Protocol
 
 import numpy as np
 
+from specrt.runtime.distribution import Distribution, draw
+from specrt.runtime.noise import Noise
 from specrt.runtime.proposal import Proposal
 from specrt.runtime.sampling import GREEDY, Sampling
 
@@ -48,11 +50,21 @@ class Session(Protocol):
 class Context:
     """What a drafter may know. tokens: the text so far, prompt included; not to be changed.
     hidden: (emitted, H), the target's rows that gave the last step's tokens, or None.
-    sampling: how the request draws, so that a draft model can draw alike."""
+    sampling: how the request draws, so that a draft model can draw alike. noise: what the target
+    will draw with, where the rule couples, else None; numbers of a drafter's own must not come
+    from the same."""
 
     tokens: Sequence[int]
     hidden: np.ndarray | None = None
     sampling: Sampling = GREEDY
+    noise: Noise | None = None
+
+    def draw(self, q: Distribution, ahead: int, rng: np.random.Generator) -> int:
+        """A draft token from q, `ahead` tokens after the text's end: with the target's noise if
+        there is any, so that both draw the same token as often as can be, else with rng."""
+        if self.noise is None:
+            return draw(q, rng)
+        return self.noise.draw(q, len(self.tokens) + ahead)
 
 
 class Drafter(Protocol):

@@ -53,6 +53,23 @@ class Proposal:
         """The nodes that follow `node`, in the order drawn."""
         return np.flatnonzero(self.parents == node).tolist() if self.size else []
 
+    def path(self, node: int) -> tuple[int, ...]:
+        """The nodes from the first level down to `node`; none for the root."""
+        path: list[int] = []
+        while node != ROOT:
+            path.append(node)
+            node = int(self.parents[node])
+        return tuple(reversed(path))
+
+    def line(self, node: int) -> tuple[int, ...] | None:
+        """All nodes below `node` where they are a chain; None where they branch."""
+        line: list[int] = []
+        while children := self.children(line[-1] if line else node):
+            if len(children) > 1:
+                return None
+            line += children
+        return tuple(line)
+
     def law(self, node: int) -> Distribution:
         """What the token of `node` was drawn from."""
         return point(int(self.tokens[node])) if self.probs is None else self.probs[node]

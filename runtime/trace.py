@@ -17,7 +17,8 @@ class Step:
     """emitted: one token or more, a stop token included; the first `accepted` came from the draft.
     drafted: nodes proposed, depth: levels of them (equal for a chain).
     seconds: draft, target, verify. prefill_s: reading the prompt, on the first step.
-    source: the drafter that proposed, "" if none did. reason: the controller's, for its budget."""
+    source: the drafter that proposed, "" if none did. reason: the controller's, for its budget.
+    rule: the verification rule; lossy: it does not keep the target's law."""
 
     emitted: tuple[int, ...]
     drafted: int
@@ -30,6 +31,8 @@ class Step:
     prefill_s: float = 0.0
     logprobs: tuple[Logprob, ...] = ()
     detail: Detail | None = None
+    rule: str = ""
+    lossy: bool = False
 
     @property
     def text_tokens(self) -> tuple[int, ...]:
@@ -87,6 +90,8 @@ class Trace:
             "verify_s": verify_s,
             "drafter": self.drafter,
             "seed": self.seed,
+            "rule": steps[0].rule if steps else "",
+            "lossy": any(step.lossy for step in steps),
         }
 
     def _accepted_at(self) -> list[float]:

@@ -1,43 +1,36 @@
 """The target's decision on a proposal: how far it is followed, and the token after that.
 
-One rule for chain and tree, greedy and sampled: at each node its children are tried in the order
-drawn; child x, drawn from q, is accepted with probability min(1, p(x) / q(x)), and after a
-rejection p becomes the residual of p and q. So every emitted token follows the target's law
-exactly, whatever was proposed. A certain child is one drawn from a point mass; a greedy target is
-a point mass itself.
+One walk for chain and tree, greedy and sampled, whatever the rule: the rule decides at a node, and
+the walk goes on from what it accepts. A greedy target is a point mass, so every exact rule accepts
+exactly its own choices.
 """
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from specrt.runtime.distribution import draw, residual
-from specrt.runtime.proposal import ROOT, Proposal
-from specrt.runtime.sampling import Sampling
+from specrt.runtime.noise import Chance
+from specrt.runtime.proposal import ROOT
+from specrt.runtime.rules import Rule
+from specrt.runtime.scored import Scored
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """path: the accepted nodes, root first. bonus: the target's own token after them."""
+    """path: the accepted nodes, root first. bonus: the target's own token after them. lossy: by a
+    rule that does not keep the target's law."""
 
     path: tuple[int, ...]
     bonus: int
+    lossy: bool = False
 
 
-def verify(
-    proposal: Proposal, logits: np.ndarray, sampling: Sampling, rng: np.random.Generator
-) -> Verdict:
-    """logits: (n + 1, V), row 0 the root, row i + 1 node i. A row becomes probabilities only when
-    its node is reached."""
-    path: list[int] = []
+def verify(scored: Scored, rule: Rule, chance: Chance) -> Verdict:
+    """Pure but for the numbers taken from chance. A row becomes probabilities only when its node
+    is reached."""
+    path: tuple[int, ...] = ()
     while True:
         node = path[-1] if path else ROOT
-        p = sampling.distribution(logits[node + 1])
-        for child in proposal.children(node):
-            token, q = int(proposal.tokens[child]), proposal.law(child)
-            if rng.random() * q.of(token) < p.of(token):
-                path.append(child)
-                break
-            p = residual(p, q)
-        else:
-            return Verdict(tuple(path), draw(p, rng))
+        move = rule.follow(scored, node, chance)
+        path += move.nodes
+        if move.end is not None:
+            last = path[-1] if path else ROOT
+            return Verdict(path, chance.draw(move.end, scored.place(last)), rule.lossy)

@@ -11,10 +11,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from specrt.runtime.distribution import Distribution, draw, point
+from specrt.runtime.distribution import Distribution, point
 from specrt.runtime.errors import CapacityError
-from specrt.runtime.interfaces import Context
-from specrt.runtime.proposal import NOTHING, ROOT, Proposal
+from specrt.runtime.interfaces import Context, Drafter
+from specrt.runtime.proposal import NOTHING, ROOT, Proposal, chain
 
 
 @lru_cache(maxsize=200_000)
@@ -89,6 +89,33 @@ class Oracle:
         return Proposal(np.array(tokens, np.int64), np.arange(-1, len(tokens) - 1), source="oracle")
 
 
+class Drawing:
+    """A chain drawn from the fake model `seed`, as a draft model draws it."""
+
+    def __init__(self, seed: int, vocab: int) -> None:
+        self.seed, self.vocab = seed, vocab
+
+    def propose(self, context: Context, budget: int, rng: np.random.Generator) -> Proposal:
+        tokens: list[int] = []
+        laws: list[Distribution] = []
+        while len(tokens) < budget:
+            row = fake_logits(self.seed, self.vocab, (*context.tokens, *tokens))
+            laws.append(context.sampling.distribution(row))
+            tokens.append(context.draw(laws[-1], len(tokens), rng))
+        return chain(tokens, tuple(laws), "drawing")
+
+
+class Burning:
+    """Takes random numbers and proposes what `inner` does."""
+
+    def __init__(self, inner: Drafter, count: int) -> None:
+        self.inner, self.count = inner, count
+
+    def propose(self, context: Context, budget: int, rng: np.random.Generator) -> Proposal:
+        rng.random(self.count)
+        return self.inner.propose(context, budget, rng)
+
+
 class RandomTree:
     """A tree of `width` children a node, drawn without replacement from the fake model `seed`;
     nodes are numbered level by level. certain: the most likely ones, without laws."""
@@ -102,7 +129,8 @@ class RandomTree:
         node = ROOT
         while len(nodes) < budget:
             row = fake_logits(self.seed, self.vocab, texts[node])
-            children = self._best(row) if self.certain else self._drawn(row, context, rng)
+            ahead = len(texts[node]) - len(context.tokens)
+            children = self._best(row) if self.certain else self._drawn(row, context, ahead, rng)
             for token, law in children[: budget - len(nodes)]:
                 texts[len(nodes)] = (*texts[node], token)
                 nodes.append((token, node, law))
@@ -117,12 +145,12 @@ class RandomTree:
         return [(int(x), point(int(x))) for x in np.argsort(-row, kind="stable")[: self.width]]
 
     def _drawn(
-        self, row: np.ndarray, context: Context, rng: np.random.Generator
+        self, row: np.ndarray, context: Context, ahead: int, rng: np.random.Generator
     ) -> list[tuple[int, Distribution]]:
         children: list[tuple[int, Distribution]] = []
         q = context.sampling.distribution(row)
         while len(children) < self.width:
-            children.append((draw(q, rng), q))
+            children.append((context.draw(q, ahead, rng), q))
             rest = q.without(children[-1][0])
             if rest is q:  # nothing else is left
                 break

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
-from fakes import FakeSession, Oracle, RandomTree, fake_logits
+from fakes import Drawing, FakeSession, Oracle, RandomTree, fake_logits
 
 from specrt.runtime import decode as decode_module
 from specrt.runtime.controller import Fixed
@@ -16,6 +16,7 @@ from specrt.runtime.drafters.none import Plain
 from specrt.runtime.errors import CapacityError, RequestError
 from specrt.runtime.interfaces import Context, Drafter
 from specrt.runtime.proposal import Proposal, chain
+from specrt.runtime.rules import EXACT
 from specrt.runtime.sampling import Sampling
 from specrt.runtime.trace import Step
 
@@ -112,10 +113,11 @@ def test_a_perfect_drafter_is_always_accepted():
     assert counts == [(4, 4, 5), (4, 4, 5), (4, 4, 5), (2, 2, 3)]
 
 
-def test_a_perfect_drafter_is_always_accepted_when_sampling():
+@pytest.mark.parametrize("rule", ["coupled", "block", "rejection", "kseq"])
+def test_a_perfect_drafter_is_always_accepted_when_sampling(rule):
     sampling = Sampling(0.9, top_k=4, top_p=0.95)
-    request = Request((1, 2), max_tokens=18, sampling=sampling)
-    steps = run(DRAFTERS["perfect draft"](), request, budget=4)
+    request = Request((1, 2), max_tokens=18, sampling=sampling, rule=rule)
+    steps = run(Drawing(TARGET, VOCAB), request, budget=4)
     counts = [(step.drafted, step.accepted, len(step.emitted)) for step in steps]
     assert counts == [(4, 4, 5), (4, 4, 5), (4, 4, 5), (2, 2, 3)]
 
@@ -352,7 +354,9 @@ def test_a_prompt_of_unknown_tokens_is_refused(token):
 
 
 @pytest.mark.parametrize(
-    "options", [{"prompt": ()}, {"max_tokens": -1}, {"seed": -1}, {"logprobs": -1}], ids=str
+    "options",
+    [{"prompt": ()}, {"max_tokens": -1}, {"seed": -1}, {"logprobs": -1}, {"rule": "fast"}],
+    ids=str,
 )
 def test_an_impossible_request_is_refused(options):
     with pytest.raises(RequestError):
@@ -367,6 +371,22 @@ def test_a_negative_budget_is_refused():
 def test_the_fake_model_refuses_what_does_not_fit():
     with pytest.raises(CapacityError):
         FakeSession(TARGET, vocab=VOCAB, capacity=2).forward((1, 2, 3))
+
+
+@pytest.mark.parametrize("rule", ["coupled", "block", "lenience:0.5"])
+def test_every_step_says_its_rule_and_whether_it_is_lossy(rule):
+    request = Request((1, 2), max_tokens=9, sampling=Sampling(1.0), rule=rule)
+    for step in run(DRAFTERS["draft"](), request):
+        assert (step.rule, step.lossy) == (rule, rule == "lenience:0.5")
+
+
+@pytest.mark.parametrize("rule", [*EXACT, "lenience", "topk:1", "typical"])
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_greedy_text_does_not_depend_on_the_rule(rule, name):
+    for seed in range(3):
+        prompt = random_prompt(seed)
+        steps = run(DRAFTERS[name](), Request(prompt, max_tokens=17, rule=rule))
+        assert tokens_of(steps) == plain_text(prompt, 17)
 
 
 def test_the_same_seed_gives_the_same_text():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specrt.runtime import distribution
-from specrt.runtime.distribution import Distribution, draw, point, residual
+from specrt.runtime.distribution import Distribution, draw, point, residual, surplus
 
 
 class Scripted:
@@ -49,6 +49,8 @@ def test_dense_and_sparse_agree_in_every_operation(seed):
             wide[: q_row.size] = q_row[:9]
             left = np.maximum(p_row - wide, 0)
             assert residual(p, q).dense(9) == pytest.approx(left / left.sum(), abs=1e-15)
+            wanted = np.maximum(0.7 * p_row - wide, 0)[p.tokens]
+            assert surplus(p, q, 0.7) == pytest.approx(wanted, abs=1e-15)
         token = int(p_row.argmax())
         rest = np.where(np.arange(9) == token, 0, p_row)
         assert p.without(token).dense(9) == pytest.approx(rest / rest.sum(), abs=1e-15)

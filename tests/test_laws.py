@@ -13,7 +13,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from fakes import FakeSession, Oracle, RandomTree, fake_logits
+from fakes import Drawing, FakeSession, Oracle, RandomTree, fake_logits
 
 from specrt.runtime.controller import Fixed
 from specrt.runtime.decode import Request, decode
@@ -22,6 +22,7 @@ from specrt.runtime.drafters.first import First
 from specrt.runtime.drafters.ngram import Ngram
 from specrt.runtime.drafters.none import Plain
 from specrt.runtime.interfaces import Drafter
+from specrt.runtime.rules import EXACT, LOSSY
 from specrt.runtime.sampling import Sampling
 
 VOCAB, HORIZON, BUDGET, RUNS = 5, 3, 2, 3000
@@ -32,6 +33,7 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "none": Plain,
     "ngram": lambda: Ngram(2, 1),
     "draft": lambda: DraftModel(FakeSession(1)),
+    "drawing": lambda: Drawing(1, VOCAB),
     "oracle": lambda: Oracle(0, VOCAB, miss=2),
     "tree": lambda: RandomTree(1, VOCAB),
     "certain tree": lambda: RandomTree(1, VOCAB, certain=True),
@@ -68,13 +70,13 @@ def deviation(counts: Counter[tuple[int, ...]], law: Law) -> float:
 
 
 def sampled(
-    drafter: Drafter, sampling: Sampling, padded: int = VOCAB
+    drafter: Drafter, sampling: Sampling, padded: int = VOCAB, rule: str = "coupled"
 ) -> tuple[Counter[tuple[int, ...]], int]:
     """Counts of the texts written, and how many draft tokens were accepted."""
     target, accepted = FakeSession(0, vocab=padded), 0
     counts: Counter[tuple[int, ...]] = Counter()
     for seed in range(RUNS):
-        request = Request(PROMPT, max_tokens=HORIZON, sampling=sampling, seed=seed)
+        request = Request(PROMPT, max_tokens=HORIZON, sampling=sampling, seed=seed, rule=rule)
         steps = list(decode(target, drafter, Fixed(BUDGET), request, limit=VOCAB))
         counts[tuple(token for step in steps for token in step.emitted)] += 1
         accepted += sum(step.accepted for step in steps)
@@ -87,6 +89,21 @@ def test_sampled_text_follows_the_target(name, sampling):
     counts, accepted = sampled(DRAFTERS[name](), sampling)
     assert deviation(counts, text_law(sampling)) < SIGMAS
     assert (accepted > 0) == (name != "none")
+
+
+@pytest.mark.parametrize("name", ["draft", "tree"])
+@pytest.mark.parametrize("rule", sorted(set(EXACT) - {"coupled"}))
+def test_sampled_text_follows_the_target_under_every_rule(name, rule):
+    sampling = SAMPLINGS["cut"]
+    counts, accepted = sampled(DRAFTERS[name](), sampling, rule=rule)
+    assert deviation(counts, text_law(sampling)) < SIGMAS
+    assert accepted > 0
+
+
+@pytest.mark.parametrize("rule", LOSSY)
+def test_a_lossy_rule_is_seen(rule):
+    counts, _ = sampled(DRAFTERS["draft"](), SAMPLINGS["plain"], rule=rule)
+    assert deviation(counts, text_law(SAMPLINGS["plain"])) > SIGMAS
 
 
 def test_sampled_text_of_a_padded_target_follows_the_law_of_its_real_tokens():

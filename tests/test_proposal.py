@@ -36,3 +36,15 @@ def test_a_token_without_a_law_was_certain():
 def test_a_node_that_stands_before_its_parent_is_our_mistake(parents):
     with pytest.raises(AssertionError):
         Proposal(np.zeros(len(parents), np.int64), np.array(parents))
+
+
+def test_a_path_leads_from_the_first_level_to_its_node():
+    tree = Proposal(np.array([9, 3, 4, 1, 8]), np.array([-1, -1, 0, -1, 2]))
+    assert [tree.path(node) for node in (ROOT, 1, 4)] == [(), (1,), (0, 2, 4)]
+
+
+def test_a_line_is_all_that_is_below_a_node_where_nothing_branches():
+    tree = Proposal(np.array([9, 3, 4, 1, 8]), np.array([-1, -1, 0, 1, 2]))
+    assert [tree.line(node) for node in range(ROOT, 5)] == [None, (2, 4), (3,), (4,), (), ()]
+    assert chain([5, 6, 7]).line(ROOT) == (0, 1, 2)
+    assert NOTHING.line(ROOT) == ()

@@ -46,6 +46,8 @@ def test_the_summary_counts_and_times_every_step():
         "verify_s": 1.25,
         "drafter": "ngram",
         "seed": 3,
+        "rule": "",
+        "lossy": False,
     }
 
 

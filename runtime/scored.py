@@ -1,0 +1,47 @@
+"""A proposal with the target's answer: what a rule decides upon, and what it decides."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specrt.runtime.distribution import Distribution
+from specrt.runtime.noise import Chance
+from specrt.runtime.proposal import Proposal
+from specrt.runtime.sampling import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """logits: (n + 1, V), row 0 the root, row i + 1 node i. tokens: the text so far, its last one
+    the root. A row becomes probabilities only when a rule asks for them."""
+
+    proposal: Proposal
+    logits: np.ndarray
+    sampling: Sampling
+    tokens: Sequence[int]
+
+    def row(self, node: int) -> np.ndarray:
+        """(V,) the target's logits after a node."""
+        row: np.ndarray = self.logits[node + 1]
+        return row
+
+    def p(self, node: int) -> Distribution:
+        """The target's law after a node."""
+        return self.sampling.distribution(self.row(node))
+
+    def place(self, node: int) -> int:
+        """The place in the text of the token after a node."""
+        return len(self.tokens) + len(self.proposal.path(node))
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What is decided at a node. nodes: accepted below it, each a child of the one before. end:
+    what the token after them is drawn from; None: the walk goes on from the last of them."""
+
+    nodes: tuple[int, ...] = ()
+    end: Distribution | None = None
+
+
+Follow = Callable[[Scored, int, Chance], Move]  # the decision at one node
