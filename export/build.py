@@ -182,7 +182,7 @@ def _deliver(
             provider="cpu",
         )
         step(f"{path}: checks", 0, 2)
-        checks |= check_graph(session, tokens, flavour.format(format).limits)
+        checks |= check_graph(session, tokens, flavour.formats[format].limits)
         step(f"{path}: checks", 1, 2)
         quality = measure(session, tokens, reference)
         checks["quality"] = asdict(quality)
@@ -209,7 +209,7 @@ def _write(
         done += 1
         step(f"{path}: packing {format}", done, total)
 
-    dtype = flavour.format(format).dtype
+    dtype = flavour.formats[format].dtype
     packer = Packer(model, format, counted, flavour)
     return write_decoder(folder, model.config, packer, flavour=flavour, dtype=dtype)
 

@@ -52,15 +52,6 @@ class Flavour:
     operators: Callable[[], Operators]
     attention: MakeAttention
 
-    def format(self, name: str) -> Format:
-        """SourceError for weights that this flavour does not have."""
-        if name not in self.formats:
-            raise SourceError(
-                f"weights {name!r} are not made for flavour {self.name} with {self.kernels} "
-                f"kernels; choose {', '.join(self.formats)}"
-            )
-        return self.formats[name]
-
 
 def _stock_candidates(kinds: Set[str]) -> Sequence[str]:
     """A quantised checkpoint is not rounded a second time to few bits: int4 is tried only where it
@@ -148,21 +139,27 @@ FLAVOURS = (NATIVE, CPU, CUDA, TENSORRT)  # of one name, the best first
 
 def find_flavour(name: str, kernels: str | None = None, weights: str | None = None) -> Flavour:
     """The flavour of this name with these kernels. None takes native ones where this installation
-    has them, and has them for these weights, else stock.
+    has them and they are made for these weights, else stock.
 
     SourceError for a name or kernels that are none, or weights that are not made for them.
     """
     named = [flavour for flavour in FLAVOURS if flavour.name == name]
     if not named:
-        names = dict.fromkeys(flavour.name for flavour in FLAVOURS)
-        raise SourceError(f"flavour {name!r} is unknown; choose {', '.join(names)}")
-    usable = [flavour for flavour in named if flavour.kernels == "stock" or find()]
-    if kernels is not None:
+        choice = dict.fromkeys(flavour.name for flavour in FLAVOURS)
+        raise SourceError(f"flavour {name!r} is unknown; choose {', '.join(choice)}")
+    if kernels is None:
+        usable = [flavour for flavour in named if flavour.kernels == "stock" or find()]
+    else:
         usable = [flavour for flavour in named if flavour.kernels == kernels]
     if not usable:
-        choice = ", ".join(flavour.kernels for flavour in named)
-        raise SourceError(f"flavour {name} has no kernels {kernels!r}; choose {choice}")
+        choice = dict.fromkeys(flavour.kernels for flavour in named)
+        raise SourceError(f"flavour {name} has no kernels {kernels!r}; choose {', '.join(choice)}")
     made = [flavour for flavour in usable if weights is None or weights in flavour.formats]
-    if weights is not None and not made:
-        usable[-1].format(weights)
+    if not made:
+        choice = dict.fromkeys(format for flavour in usable for format in flavour.formats)
+        having = f" with {kernels} kernels" if kernels else ""
+        raise SourceError(
+            f"weights {weights!r} are not made for flavour {name}{having}; "
+            f"choose {', '.join(choice)}"
+        )
     return made[0]

@@ -8,7 +8,9 @@ from specrt.runtime.cache import Buffer, SharedCache
 from specrt.runtime.errors import CapacityError
 
 NAMES = [("past.0.key", "present.0.key"), ("past.0.value", "present.0.value")]
-BUFFERS = [Buffer(past, present) for past, present in NAMES]
+TILE = 4
+PLAIN = [Buffer(past, present) for past, present in NAMES]
+TILED = [Buffer(*NAMES[0], tile=TILE), Buffer(*NAMES[1])]
 HEADS, SIZE, LIMIT = 2, 3, 40
 
 
@@ -30,12 +32,14 @@ class FakeBinding:
     def run(self, start: int, tokens: list[int]) -> None:
         for index, (past, present) in enumerate(NAMES):
             assert self.inputs[past] is self.outputs[present]
-            entries = self.inputs[past].numpy()
-            entries[:, :, start : start + len(tokens)] = np.array(tokens)[:, None] + index / 2
+            array = self.inputs[past].numpy()
+            for entry, token in enumerate(tokens, start):
+                at = (entry,) if array.ndim == 4 else (entry // TILE, slice(None), entry % TILE)
+                array[(0, slice(None), *at)] = token + index / 2
 
 
-def made(capacity: int = 4) -> tuple[SharedCache, FakeBinding]:
-    cache = SharedCache(BUFFERS, (HEADS, SIZE), np.float32, limit=LIMIT, capacity=capacity)
+def made(capacity: int = 4, buffers: list[Buffer] = PLAIN) -> tuple[SharedCache, FakeBinding]:
+    cache = SharedCache(buffers, (HEADS, SIZE), np.float32, limit=LIMIT, capacity=capacity)
     return cache, FakeBinding()
 
 
@@ -49,17 +53,21 @@ def held(binding: FakeBinding, length: int) -> list[int]:
     """The tokens of the first entries, once every head and number of every layer agrees."""
     found = []
     for index, (past, _) in enumerate(NAMES):
-        entries = binding.inputs[past].numpy()[0, :, :length] - index / 2  # (heads, n, size)
+        array = binding.inputs[past].numpy()[0]
+        if array.ndim == 4:  # (heads, tiles, size, tile)
+            array = array.transpose(0, 1, 3, 2).reshape(HEADS, -1, SIZE)
+        entries = array[:, :length] - index / 2  # (heads, n, size)
         assert (entries == entries[:1, :, :1]).all()
         found.append(entries[0, :, 0].astype(int).tolist())
     assert found[0] == found[1]
     return found[0]
 
 
+@pytest.mark.parametrize("buffers", [PLAIN, TILED], ids=["plain", "tiled"])
 @pytest.mark.parametrize("seed", range(40))
-def test_a_random_life_of_the_cache_is_that_of_a_list(seed):
+def test_a_random_life_of_the_cache_is_that_of_a_list(seed, buffers):
     rng = np.random.default_rng(seed)
-    cache, binding = made()
+    cache, binding = made(buffers=buffers)
     model: list[int] = []
     token = 0
     for _ in range(60):
@@ -102,6 +110,21 @@ def test_a_block_larger_than_double_gets_just_the_room_it_needs():
     assert cache.capacity == 13
 
 
+def test_tiles_are_whole_and_the_limit_holds_all_the_same():
+    cache = SharedCache(TILED, (HEADS, SIZE), np.float32, limit=10, capacity=5)
+    binding = FakeBinding()
+    append(cache, binding, [1, 2, 3])
+    assert [value.numpy().shape for value in binding.inputs.values()] == [
+        (1, HEADS, 2, SIZE, TILE),
+        (1, HEADS, 8, SIZE),
+    ]
+    append(cache, binding, [4, 5, 6, 7, 8, 9])
+    assert cache.capacity == 12
+    append(cache, binding, [10])
+    with pytest.raises(CapacityError, match="11 entries do not fit a cache of 10"):
+        append(cache, binding, [11])
+
+
 def test_more_than_the_limit_is_refused_and_changes_nothing():
     cache, binding = made()
     append(cache, binding, [1, 2, 3])
@@ -119,8 +142,9 @@ def test_buffers_are_bound_once_and_again_only_when_they_grow():
     assert binding.calls == 2 * len(NAMES)
 
 
-def test_a_contiguous_path_copies_nothing():
-    cache, binding = made(capacity=8)
+@pytest.mark.parametrize("buffers", [PLAIN, TILED], ids=["plain", "tiled"])
+def test_a_contiguous_path_copies_nothing(buffers):
+    cache, binding = made(8, buffers)
     append(cache, binding, [1, 2, 3, 4, 5, 6])
     before = {name: value.numpy().copy() for name, value in binding.inputs.items()}
     cache.keep(2, [0, 1, 2])
@@ -128,8 +152,9 @@ def test_a_contiguous_path_copies_nothing():
     assert all(np.array_equal(binding.inputs[n].numpy(), before[n]) for n in before)
 
 
-def test_a_path_may_overlap_the_place_it_moves_to():
-    cache, binding = made(capacity=8)
+@pytest.mark.parametrize("buffers", [PLAIN, TILED], ids=["plain", "tiled"])
+def test_a_path_may_overlap_the_place_it_moves_to(buffers):
+    cache, binding = made(8, buffers)
     append(cache, binding, [1, 2, 3, 4, 5, 6])
     cache.keep(1, [1, 2, 4])
     assert held(binding, cache.length) == [1, 3, 4, 6]
