@@ -88,6 +88,20 @@ def gate(graph: GraphWriter, gate_up: str, activation: str) -> str:
     return graph.call("Gate", gate_up, activation=ACTIVATIONS[activation], domain=DOMAIN)
 
 
+def feed_forward(
+    graph: GraphWriter,
+    x: str,
+    weights: Sequence[str],
+    activation: str,
+    biases: Sequence[str] = ("", ""),
+) -> str:
+    """x times gate and up side by side, the gate's activation times up, times down; weights and
+    biases: the constants of gate and up, and of down."""
+    return graph.call(
+        "FeedForward", x, *weights, *biases, activation=ACTIVATIONS[activation], domain=DOMAIN
+    )
+
+
 def norm(graph: GraphWriter, x: str, weight: str, epsilon: float) -> str:
     """RMS norm of each row."""
     return graph.call("RMSNorm", x, weight, epsilon=epsilon, domain=DOMAIN)

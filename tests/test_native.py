@@ -169,6 +169,41 @@ def test_the_gate_is_close_to_exact_and_the_same_on_every_path(
     assert all(np.array_equal(results[0], other, equal_nan=True) for other in results)
 
 
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+@pytest.mark.parametrize(("width", "fused"), [(96, False), (96, True), (80, True), (37, False)])
+def test_feed_forward_has_the_bits_of_its_three_parts(
+    width: int, fused: bool, activation: str, biased: bool, path: str, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(8)
+    kinds = ["F32"] if fused else ["Q4_1", "F32"]
+    rows = 2 * width if fused else width
+    parts = [tensor(rows, 64, kind, i) for i, kind in enumerate(kinds)]
+    down = tensor(50, width, "F32", 2)
+    with GraphWriter(tmp_path) as graph:
+        x = graph.input("x", np.float32, (1, "rows", 64))
+        names = [
+            graph.constant("gate_up", emit.pack(parts)),
+            graph.constant("down", emit.pack([down])),
+        ]
+        biases = ["", ""]
+        if biased:
+            for i, n in enumerate((2 * width, 50)):
+                biases[i] = graph.constant(f"b{i}", rng.standard_normal(n).astype(np.float32))
+        one = emit.feed_forward(graph, x, names, activation, biases)
+        first = graph.call("MatMul", x, names[0], biases[0], domain=native.DOMAIN)
+        gated = emit.gate(graph, first, activation)
+        three = graph.call("MatMul", gated, names[1], biases[1], domain=native.DOMAIN)
+        graph.node("Concat", [one, three], ["y"], axis=0)
+        graph.output("y", np.float32, (2, "rows", 50))
+        made = session(tmp_path, graph)
+    for rows in (1, 2, 13, 40):
+        values = rng.standard_normal((1, rows, 64)).astype(np.float32)
+        values[0, rows // 2, 5] = np.nan if rows == 13 else 1
+        fused_one, apart = made.run(None, {"x": values})[0]
+        assert np.array_equal(fused_one, apart, equal_nan=True), rows
+
+
 def test_the_norm_of_a_row_does_not_depend_on_paths_or_rows_beside_it(tmp_path: Path) -> None:
     with GraphWriter(tmp_path) as graph:
         x = graph.input("x", np.float32, (1, "rows", 579))

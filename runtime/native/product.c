@@ -1,0 +1,120 @@
+#include "product.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void *make_panel(Panel *panel, int rows, const Packed *weights) {
+  int groups = (rows + path()->group - 1) / path()->group;
+  *panel = (Panel){.rows = rows, .cols = weights->cols, .blocks = 2 * weights->units};
+  panel->groups = groups;
+  panel->base = rows / groups;
+  panel->extra = rows % groups;
+  size_t n = (size_t)rows * (size_t)panel->blocks;
+  float *memory = malloc(n * (BLOCK + 4 * sizeof(float)));
+  if (!memory) return NULL;
+  panel->scales = memory;
+  panel->sums = memory + n;
+  panel->starts_four = (int32_t *)(memory + 2 * n);
+  panel->starts_eight = (int32_t *)(memory + 3 * n);
+  panel->codes = (int8_t *)(memory + 4 * n);
+  return memory;
+}
+
+Span span(const Panel *panel, int group) {
+  int larger = group < panel->extra;
+  return (Span){group * panel->base + (larger ? group : panel->extra), panel->base + larger};
+}
+
+void round_into(const Panel *panel, Span at, int row, int block, const float *x, int left) {
+  float part[BLOCK] = {0};
+  if (left < BLOCK) {
+    if (left > 0) memcpy(part, x, (size_t)left * sizeof *part);
+    x = part;
+  }
+  size_t first = (size_t)at.first * (size_t)panel->blocks;
+  size_t i = first + (size_t)block * (size_t)at.rows + (size_t)row;
+  int32_t sum;
+  path()->round(x, panel->codes + i * BLOCK, panel->scales + i, &sum);
+  panel->sums[i] = panel->scales[i] * (float)sum;
+  panel->starts_four[i] = -8 * sum;
+  panel->starts_eight[i] = -128 * sum;
+}
+
+typedef struct {
+  const Panel *panel;
+  const float *x;
+} Rounding;
+
+static void round_group(void *argument, size_t index) {
+  const Rounding *rounding = argument;
+  const Panel *panel = rounding->panel;
+  Span at = span(panel, (int)index);
+  for (int row = 0; row < at.rows; row++) {
+    const float *x = rounding->x + (size_t)(at.first + row) * (size_t)panel->cols;
+    for (int b = 0; b < panel->blocks; b++)
+      round_into(panel, at, row, b, x + b * BLOCK, panel->cols - b * BLOCK);
+  }
+}
+
+void round_rows(const OrtKernelContext *context, const Panel *panel, const float *x) {
+  parallel_for(context, round_group, (size_t)panel->groups, &(Rounding){panel, x});
+}
+
+void multiply_tile(const Panel *panel, const Matrix *matrix, int tile, Span at, float *out) {
+  const int units = panel->blocks / 2;
+  const size_t bytes = (size_t)units * unit_bytes(matrix->kind);
+  const size_t first = (size_t)at.first * (size_t)panel->blocks;
+  const int32_t *four = panel->starts_four + first, *eight = panel->starts_eight + first;
+  const Group group = {
+      .rows = at.rows,
+      .codes = panel->codes + first * BLOCK,
+      .scales = panel->scales + first,
+      .sums = panel->sums + first,
+      .start = {four, four, eight},
+  };
+  path()->tile[matrix->kind][at.rows](matrix->tiles + (size_t)tile * bytes, units, &group, out);
+}
+
+void multiply_all(const Panel *panel, const Matrix *matrix, int tile, const float *bias, float *out,
+                  int width) {
+  const int left = matrix->rows - tile * TILE, n = left < TILE ? left : TILE;
+  float result[MAX_GROUP * TILE];
+  for (int g = 0; g < panel->groups; g++) {
+    Span at = span(panel, g);
+    multiply_tile(panel, matrix, tile, at, result);
+    for (int row = 0; row < at.rows; row++) {
+      float *to = out + (size_t)(at.first + row) * (size_t)width + (size_t)tile * TILE;
+      if (bias)
+        for (int i = 0; i < n; i++) to[i] = result[row * TILE + i] + bias[tile * TILE + i];
+      else
+        memcpy(to, result + row * TILE, (size_t)n * sizeof *to);
+    }
+  }
+}
+
+int pieces_of_task(int count, size_t bytes, double products) {
+  double reading = (double)bytes / 20e3, computing = products / 150e3;
+  double each = reading > computing ? reading : computing;
+  if (each * count < 6) return count;
+  int step = (int)(6 / each), quarter = (count + 3) / 4;
+  step = step < quarter ? step : quarter;
+  return step > 1 ? step : 1;
+}
+
+OrtStatus *check_rows(const char *name, const Tensor *x, const Packed *weights) {
+  if (x->rank < 1 || x->dims[x->rank - 1] != weights->cols)
+    return invalid("specrt %s: input has rows of %lld, the weights of %d", name,
+                   x->rank ? (long long)x->dims[x->rank - 1] : 0LL, weights->cols);
+  const int64_t rows = rows_of(x), most = INT32_MAX / 256;
+  if (rows > most)
+    return invalid("specrt %s: %lld rows, the most is %lld", name, (long long)rows,
+                   (long long)most);
+  return NULL;
+}
+
+OrtStatus *check_bias(const char *name, const Tensor *bias, const Packed *weights) {
+  if (bias->data && (bias->rank != 1 || bias->dims[0] != weights->rows))
+    return invalid("specrt %s: bias has %lld values, the weights %d rows", name,
+                   bias->rank ? (long long)bias->dims[0] : 1LL, weights->rows);
+  return NULL;
+}

@@ -1,0 +1,51 @@
+/* Rows of activations, rounded, times packed matrices: what MatMul and FeedForward are made of.
+ *
+ * Each row is rounded to int8 in blocks of 32, in groups of rows that a tile call takes at once. A
+ * result is summed by one thread in one order, so neither rows beside it nor the number of threads
+ * change its bits.
+ */
+#ifndef SPECRT_PRODUCT_H
+#define SPECRT_PRODUCT_H
+#include "path.h"
+
+/* All rows rounded: groups of `base` rows, the first `extra` of them one row larger. */
+typedef struct {
+  int rows, cols, blocks, groups, base, extra;
+  int8_t *codes;
+  float *scales, *sums;
+  int32_t *starts_four, *starts_eight;
+} Panel;
+
+typedef struct {
+  int first, rows;
+} Span;
+
+/* Lay a panel out in one allocation, returned; NULL if there is no memory. */
+void *make_panel(Panel *panel, int rows, const Packed *weights);
+
+/* Rows of a group. */
+Span span(const Panel *panel, int group);
+
+/* Round one block of a row of its group; `left` of its values are there, the rest counts as 0. */
+void round_into(const Panel *panel, Span at, int row, int block, const float *x, int left);
+
+/* Round all rows of x (rows, cols). */
+void round_rows(const OrtKernelContext *, const Panel *, const float *x);
+
+/* One tile of a matrix times the rows of a group: out (rows, 16). */
+void multiply_tile(const Panel *panel, const Matrix *matrix, int tile, Span at, float *out);
+
+/* One tile times all rows. out, bias: where the matrix's first column is; a row of out has `width`
+ * columns. */
+void multiply_all(const Panel *panel, const Matrix *matrix, int tile, const float *bias, float *out,
+                  int width);
+
+/* How many of `count` equal pieces make a task of about six microseconds, at the rates one core
+ * reads (bytes of a piece) and multiplies (products of a piece) at. */
+int pieces_of_task(int count, size_t bytes, double products);
+
+/* Error if rows of x do not fit the weights, or are too many. */
+OrtStatus *check_rows(const char *name, const Tensor *x, const Packed *weights);
+OrtStatus *check_bias(const char *name, const Tensor *bias, const Packed *weights);
+
+#endif
