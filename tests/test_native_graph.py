@@ -1,6 +1,7 @@
 """Whole models on the native kernels: a row says what it should, and its path alone decides it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,18 @@ import onnx
 import pytest
 from gguf_writer import write_gguf
 from golden.cases import CASES
-from tiny_graphs import MODELS, NAMES, WINDOWS, golden, opened, paths, read, worst, written
+from tiny_graphs import (
+    MODELS,
+    NAMES,
+    WINDOWS,
+    checkpoint,
+    golden,
+    opened,
+    paths,
+    read,
+    worst,
+    written,
+)
 from wide_llama import write_wide_llama
 
 from specrt.export.build import Packer, export
@@ -259,6 +271,15 @@ def test_a_graph_takes_what_the_contract_says(tmp_path):
         "past.1.key": keys,
         "past.1.value": values,
     }
+
+
+def test_attention_is_told_of_a_soft_cap(tmp_path):
+    model = checkpoint("llama")
+    config = replace(model.config, attention_softcap=30.0)
+    write_decoder(tmp_path, config, Packer(model, "int8", lambda: None, NATIVE), flavour=NATIVE)
+    nodes = onnx.load(tmp_path / "model.onnx", load_external_data=False).graph.node
+    caps = [a.f for node in nodes for a in node.attribute if a.name == "softcap"]
+    assert caps == [30.0, 30.0]
 
 
 def test_constants_lie_where_the_system_can_map_them(tmp_path):
