@@ -1,12 +1,14 @@
 """Strings in, pieces of text out: what `specrt.load` gives.
 
 A model runs one request at a time. `generate` waits for another thread's `generate`; a new request
-ends a stream that the same thread left unfinished, and is refused while another thread streams.
+ends a stream that the same thread, or one that has ended, left unfinished, and is refused while
+another thread streams.
 """
 
 import secrets
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -201,7 +203,7 @@ class Model:
         with self._handover:
             active = self._active
             if active is not None and not active.finished:
-                if active.thread != threading.get_ident():
+                if active.thread is not threading.current_thread() and active.thread.is_alive():
                     raise RequestError(
                         "another thread is streaming from this model; end that stream or load "
                         "another"
@@ -223,7 +225,7 @@ class Stream(Iterator[Piece]):
         controller: Controller,
         name: str,
     ) -> None:
-        self.thread = threading.get_ident()
+        self.thread = threading.current_thread()
         self.finished = False
         self._text, self._request = text, request
         self._tokens: list[int] = []
@@ -259,35 +261,36 @@ class Stream(Iterator[Piece]):
     ) -> Generator[Piece, None, None]:
         target, prompt = model._target, self._request.prompt
         cached = common_prefix(model._read, prompt)
-        written = list(prompt)
-        model._read = ()
-        steps = decode(
-            target, drafter, controller, self._request, limit=model._limit, cached=cached
-        )
+        model._read, written = (), list[int]()
         try:
-            for step in steps:
-                written += step.emitted
-                self._tokens += step.text_tokens
-                self._from_draft += step.from_draft[: len(step.text_tokens)]
-                self._logprobs += step.logprobs[: len(step.text_tokens)]
-                text = self._text.push(step.text_tokens)
-                if self._text.stopped is not None:
-                    step = replace(step, finish="stop")
-                elif step.finish is not None:
-                    text += self._text.finish()
-                self._trace.add(step)
-                piece = self._piece(text)
-                if piece.tokens or piece.text:
-                    yield piece
-                if step.finish is not None:
-                    return
+            target.keep(cached)  # from here on, whatever happens, the cache holds a prefix of this
+            written += prompt
+            steps = decode(
+                target, drafter, controller, self._request, limit=model._limit, cached=cached
+            )
+            with closing(steps):
+                for step in steps:
+                    written += step.emitted
+                    piece = self._piece(step)
+                    if piece.tokens or piece.text:
+                        yield piece
+                    if self._text.stopped is not None:
+                        return
         finally:
             self.finished = True
-            steps.close()
             model._read = written[: target.length]
 
-    def _piece(self, text: str) -> Piece:
-        """Everything that is settled and was not given out yet."""
+    def _piece(self, step: Step) -> Piece:
+        """Everything that is settled with this step and was not given out yet."""
+        self._tokens += step.text_tokens
+        self._from_draft += step.from_draft[: len(step.text_tokens)]
+        self._logprobs += step.logprobs[: len(step.text_tokens)]
+        text = self._text.push(step.text_tokens)
+        if self._text.stopped is not None:
+            step = replace(step, finish="stop")
+        elif step.finish is not None:
+            text += self._text.finish()
+        self._trace.add(step)
         start, self._given = self._given, self._text.settled
         self._shown += text
         part = slice(start, self._given)

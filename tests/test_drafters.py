@@ -117,14 +117,13 @@ def test_a_new_text_proposes_nothing():
 def test_each_token_is_indexed_once():
     drafter, text = Ngram(3, 2), [1, 2, 3]
     reads: list[int] = []
-    index = drafter._next
 
     class Counting(dict):
         def __setitem__(self, key, value):
             reads.append(value)
             super().__setitem__(key, value)
 
-    drafter._next = Counting(index)
+    drafter._held = ([], Counting())
     for token in [0, 3, 2, 1, 4]:
         text.append(token)
         ask(drafter, text)

@@ -50,9 +50,9 @@ def padded(vocab: int, tempting: Sequence[int]) -> Change:
 
 
 def readable(tensors: Tensors) -> None:
-    """Only printable ASCII and stop tokens are ever likely."""
+    """Only printable ASCII is ever likely, so no text ends by itself."""
     tokenizer = Tokenizer.from_file(str(LLAMA / "tokenizer.json"))
-    for token in range(3, VOCAB):
+    for token in range(VOCAB):
         text = tokenizer.decode([token])
         if not (text.isascii() and text.isprintable() and text):
             tensors["lm_head.weight"][token] = 0

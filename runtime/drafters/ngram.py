@@ -13,6 +13,9 @@ from specrt.runtime.interfaces import Context
 from specrt.runtime.prefix import common_prefix
 from specrt.runtime.proposal import NOTHING, Proposal, chain
 
+Places = dict[tuple[int, ...], int]  # n-gram -> place of the token after its latest occurrence
+Index = tuple[list[int], Places]  # a text and the places in it
+
 
 class Ngram:
     """longest, shortest: how many last tokens of the text must match."""
@@ -23,30 +26,30 @@ class Ngram:
                 f"n-gram lengths must be 1 <= shortest <= longest, not {shortest} and {longest}"
             )
         self._lengths = range(longest, shortest - 1, -1)
-        self._forget()
+        self._held: Index = ([], {})
 
     def propose(self, context: Context, budget: int, rng: np.random.Generator) -> Proposal:
         tokens = context.tokens
-        self._read(tokens)
+        places = self._read(tokens)
         for length in self._lengths:
-            start = self._next.get(tuple(tokens[-length:])) if length <= len(tokens) else None
+            start = places.get(tuple(tokens[-length:])) if length <= len(tokens) else None
             if start is not None and budget > 0:
                 return chain(_continue(tokens, start, budget), source="ngram")
         return NOTHING
 
-    def _read(self, tokens: Sequence[int]) -> None:
+    def _read(self, tokens: Sequence[int]) -> Places:
         """Index every n-gram of the text that has a token after it."""
-        if common_prefix(self._seen, tokens) < len(self._seen):
-            self._forget()
-        for place in range(max(len(self._seen), 1), len(tokens)):
+        seen, places = self._held
+        self._held = ([], {})  # an interrupt below leaves no index, not one ahead of its text
+        if common_prefix(seen, tokens) < len(seen):
+            seen, places = [], {}
+        for place in range(max(len(seen), 1), len(tokens)):
             for length in self._lengths:
                 if length <= place:
-                    self._next[tuple(tokens[place - length : place])] = place
-        self._seen += tokens[len(self._seen) :]
-
-    def _forget(self) -> None:
-        self._seen: list[int] = []
-        self._next: dict[tuple[int, ...], int] = {}  # n-gram -> place of the token after its latest
+                    places[tuple(tokens[place - length : place])] = place
+        seen += tokens[len(seen) :]
+        self._held = (seen, places)
+        return places
 
 
 def _continue(tokens: Sequence[int], start: int, count: int) -> list[int]:
