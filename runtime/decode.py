@@ -9,7 +9,7 @@ and the target's cache holds exactly the first tokens of the text, in order.
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import numpy as np
@@ -19,7 +19,7 @@ from specrt.runtime.detail import detail, logprobs
 from specrt.runtime.errors import RequestError
 from specrt.runtime.interfaces import Context, Drafter, Session
 from specrt.runtime.noise import Chance, noise
-from specrt.runtime.proposal import Proposal
+from specrt.runtime.proposal import ROOT, Proposal
 from specrt.runtime.rules import COUPLED, named
 from specrt.runtime.sampling import GREEDY, Sampling
 from specrt.runtime.scored import Scored
@@ -33,7 +33,8 @@ PREFILL_CHUNK = 512  # prompt tokens read at once; bounds the memory of a long p
 class Request:
     """One text to write. prompt: token ids. stop: ids that end the text. logprobs: None, or how
     many of the best tokens to report beside each emitted one. traced: fill Step.detail. rule: the
-    verification rule's name; under the default the seed alone decides the text."""
+    verification rule's name; under the default the seed alone decides the text.
+    processed_logprobs: of what the processors make of the logits, instead of the model's own."""
 
     prompt: tuple[int, ...]
     max_tokens: int = 256
@@ -43,6 +44,7 @@ class Request:
     logprobs: int | None = None
     traced: bool = False
     rule: str = COUPLED.name
+    processed_logprobs: bool = False
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -81,6 +83,7 @@ def decode(
     if not 0 <= min(prompt) <= max(prompt) < vocab:
         wrong = max(prompt) if max(prompt) >= vocab else min(prompt)
         raise RequestError(f"the prompt holds token {wrong}; the model has tokens 0 to {vocab - 1}")
+    request = replace(request, sampling=request.sampling.within(len(prompt), request.stop, vocab))
     return _steps(target, drafter, controller, request, limit=vocab, cached=cached)
 
 
@@ -118,9 +121,11 @@ def _steps(
             verdict = verify(answer, rule, chance)
             block = (*proposal.tokens[list(verdict.path)].tolist(), verdict.bonus)
             emitted, finish = cut(block, end - len(tokens), request.stop)
-            rows = [0, *(node + 1 for node in verdict.path)][: len(emitted)]  # of these tokens
+            nodes = (ROOT, *verdict.path)[: len(emitted)]  # after which these tokens came
+            rows = [node + 1 for node in nodes]
+            row = answer.processed if request.processed_logprobs else answer.raw
             top = request.logprobs
-            chances = () if top is None else logprobs(logits[rows], emitted, top)
+            chances = () if top is None else logprobs([row(n) for n in nodes], emitted, top)
             hidden = None if output.hidden is None else output.hidden[rows]
             target.keep(root + 1, verdict.path[: len(emitted) - 1])  # all but the last token
             verified = perf_counter()

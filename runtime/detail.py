@@ -13,8 +13,8 @@ from specrt.runtime.verify import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Logprob:
-    """A token's natural-log probability under the target's raw logits, and the most likely tokens
-    with theirs, best first."""
+    """A token's natural-log probability under a row of logits at temperature 1, nothing cut, and
+    the most likely tokens with theirs, best first."""
 
     token: int
     logprob: float
@@ -36,9 +36,9 @@ class Detail:
     bonus: int
 
 
-def logprobs(logits: np.ndarray, tokens: Sequence[int], top: int) -> tuple[Logprob, ...]:
-    """For tokens (m,) emitted from rows of logits (m, V), with the `top` best of each row."""
-    return tuple(_logprob(row, token, top) for row, token in zip(logits, tokens, strict=True))
+def logprobs(rows: Sequence[np.ndarray], tokens: Sequence[int], top: int) -> tuple[Logprob, ...]:
+    """For tokens (m,) emitted from m rows of logits (V,), with the `top` best of each row."""
+    return tuple(_logprob(row, token, top) for row, token in zip(rows, tokens, strict=True))
 
 
 def detail(scored: Scored, verdict: Verdict) -> Detail:

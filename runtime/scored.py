@@ -13,22 +13,34 @@ from specrt.runtime.sampling import Sampling
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """logits: (n + 1, V), row 0 the root, row i + 1 node i. tokens: the text so far, its last one
-    the root. A row becomes probabilities only when a rule asks for them."""
+    """logits: (n + 1, V) as the model gave them, row 0 the root, row i + 1 node i. tokens: the text
+    so far, its last one the root. A row becomes probabilities only when a rule asks for them."""
 
     proposal: Proposal
     logits: np.ndarray
     sampling: Sampling
     tokens: Sequence[int]
 
-    def row(self, node: int) -> np.ndarray:
-        """(V,) the target's logits after a node."""
+    def raw(self, node: int) -> np.ndarray:
+        """(V,) the target's own logits after a node."""
         row: np.ndarray = self.logits[node + 1]
         return row
 
+    def processed(self, node: int) -> np.ndarray:
+        """(V,) the same, as the request's processors change them."""
+        return self.sampling.processed(self.raw(node), self._text(node))
+
     def p(self, node: int) -> Distribution:
         """The target's law after a node."""
-        return self.sampling.distribution(self.row(node))
+        return self.sampling.distribution(self.raw(node), self._text(node))
+
+    def _text(self, node: int) -> Sequence[int]:
+        """What the row of a node has read: the text, and the tokens down to the node. Nothing where
+        no processor asks, for it is a copy."""
+        if self.sampling.processors.idle:
+            return ()
+        path = self.proposal.path(node)
+        return [*self.tokens, *self.proposal.tokens[list(path)].tolist()]
 
     def place(self, node: int) -> int:
         """The place in the text of the token after a node."""

@@ -99,8 +99,9 @@ class Drawing:
         tokens: list[int] = []
         laws: list[Distribution] = []
         while len(tokens) < budget:
-            row = fake_logits(self.seed, self.vocab, (*context.tokens, *tokens))
-            laws.append(context.sampling.distribution(row))
+            text = (*context.tokens, *tokens)
+            row = fake_logits(self.seed, self.vocab, text)
+            laws.append(context.sampling.distribution(row, text))
             tokens.append(context.draw(laws[-1], len(tokens), rng))
         return chain(tokens, tuple(laws), "drawing")
 
@@ -129,8 +130,11 @@ class RandomTree:
         node = ROOT
         while len(nodes) < budget:
             row = fake_logits(self.seed, self.vocab, texts[node])
-            ahead = len(texts[node]) - len(context.tokens)
-            children = self._best(row) if self.certain else self._drawn(row, context, ahead, rng)
+            if self.certain:
+                children = self._best(context.sampling.processed(row, texts[node]))
+            else:
+                q = context.sampling.distribution(row, texts[node])
+                children = self._drawn(q, context, len(texts[node]) - len(context.tokens), rng)
             for token, law in children[: budget - len(nodes)]:
                 texts[len(nodes)] = (*texts[node], token)
                 nodes.append((token, node, law))
@@ -145,10 +149,9 @@ class RandomTree:
         return [(int(x), point(int(x))) for x in np.argsort(-row, kind="stable")[: self.width]]
 
     def _drawn(
-        self, row: np.ndarray, context: Context, ahead: int, rng: np.random.Generator
+        self, q: Distribution, context: Context, ahead: int, rng: np.random.Generator
     ) -> list[tuple[int, Distribution]]:
         children: list[tuple[int, Distribution]] = []
-        q = context.sampling.distribution(row)
         while len(children) < self.width:
             children.append((context.draw(q, ahead, rng), q))
             rest = q.without(children[-1][0])

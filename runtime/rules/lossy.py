@@ -35,7 +35,7 @@ def typical(scored: Scored, node: int, chance: Chance, epsilon: float, delta: fl
 def topk(scored: Scored, node: int, chance: Chance, k: float) -> Move:
     """The relaxed criterion of blockwise parallel decoding (Stern et al. 1811.03115): a child is
     accepted where it is one of the target's k best tokens, the best of them first."""
-    row, tokens = scored.row(node), scored.proposal.tokens
+    row, tokens = scored.processed(node), scored.proposal.tokens
     good = set(top_k(row, min(int(k), row.size)).tolist())
     children = [c for c in scored.proposal.children(node) if int(tokens[c]) in good]
     if not children:
