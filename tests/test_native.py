@@ -15,7 +15,7 @@ from specrt.export.writer import GraphWriter
 from specrt.runtime import native
 
 pytestmark = pytest.mark.skipif(native.find() is None, reason="built without a C compiler")
-PATHS = ("portable", "avx2", "avx512-vnni")
+PATHS = ("portable", "avx2", "avx-vnni", "avx512-vnni", "neon-dot", "neon-i8mm")
 KINDS = ("Q4_0", "Q4_1", "Q8_0", "Q4_K")
 
 

@@ -4,6 +4,20 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifdef __ARM_FP16_FORMAT_IEEE /* every 64-bit ARM converts them itself */
+static inline float half_to_float(uint16_t half) {
+  __fp16 value;
+  memcpy(&value, &half, 2);
+  return value;
+}
+
+static inline uint16_t half_of(float value) {
+  __fp16 half = (__fp16)value;
+  uint16_t bits;
+  memcpy(&bits, &half, 2);
+  return bits;
+}
+#else
 static inline float half_to_float(uint16_t half) {
   uint32_t exponent = (half >> 10) & 31, fraction = half & 1023;
   uint32_t sign = (uint32_t)(half >> 15) << 31;
@@ -15,12 +29,6 @@ static inline float half_to_float(uint16_t half) {
   uint32_t bits = sign | (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | fraction << 13;
   memcpy(&value, &bits, 4);
   return value;
-}
-
-static inline float half_at(const uint8_t *bytes, int index) {
-  uint16_t half;
-  memcpy(&half, bytes + 2 * index, 2);
-  return half_to_float(half);
 }
 
 /* To the nearest, ties to even. */
@@ -39,6 +47,13 @@ static inline uint16_t half_of(float value) {
   }
   bits += 0xfffu + (bits >> 13 & 1u);
   return (uint16_t)(sign | (bits - 0x38000000u) >> 13);
+}
+#endif
+
+static inline float half_at(const uint8_t *bytes, int index) {
+  uint16_t half;
+  memcpy(&half, bytes + 2 * index, 2);
+  return half_to_float(half);
 }
 
 #endif

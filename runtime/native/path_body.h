@@ -1,0 +1,169 @@
+/* What a path is made of, written once over its vectors and compiled into each path's file.
+ *
+ * Before it a path defines GROUP, the most rows of a tile call; PARTS, how many vectors hold 16
+ * floats; WIDEST, how many times 16 floats attention sums at a time; the types Vector and Ints of
+ * 16 / PARTS floats or int32; v_load, v_store, v_load_half, v_store_half (float16), v_all, v_add,
+ * v_sub, v_mul, v_float (of Ints); and `dot`:
+ *
+ *   dot(lines, x, start, kind, rows, sums): sums[m] = the product of row m of x, block of 32, with a
+ *   block's weights less their zero code. lines: the part's bytes of the block's lines, 64 apart,
+ *   each to be prefetched.
+ *   start[m] is what the zero code makes of x[m], for those who multiply the codes as they are.
+ *
+ * After it stands the path's value, PATH(name).
+ */
+#ifndef SPECRT_PATH_BODY_H
+#define SPECRT_PATH_BODY_H
+#include "prefetch.h"
+#include "rows.h"
+
+enum { WIDTH = LANES / PARTS };
+
+typedef struct {
+  Vector part[PARTS];
+} V16;
+
+INLINE V16 v16_load(const float *x) {
+  V16 v;
+  for (int p = 0; p < PARTS; p++) v.part[p] = v_load(x + p * WIDTH);
+  return v;
+}
+
+INLINE void v16_store(float *to, V16 v) {
+  for (int p = 0; p < PARTS; p++) v_store(to + p * WIDTH, v.part[p]);
+}
+
+INLINE V16 v16_load_half(const uint16_t *x) {
+  V16 v;
+  for (int p = 0; p < PARTS; p++) v.part[p] = v_load_half(x + p * WIDTH);
+  return v;
+}
+
+INLINE void v16_store_half(uint16_t *to, V16 v) {
+  for (int p = 0; p < PARTS; p++) v_store_half(to + p * WIDTH, v.part[p]);
+}
+
+INLINE V16 v16_add_scaled(V16 acc, V16 x, float scale) {
+  for (int p = 0; p < PARTS; p++)
+    acc.part[p] = v_add(acc.part[p], v_mul(x.part[p], v_all(scale)));
+  return acc;
+}
+
+#include "attend.h"
+
+static void round_block(const float *x, int8_t *codes, float *scale, int32_t *sum) {
+  const float shift = 12582912.0f; /* adding it rounds to the nearest, ties to even */
+  uint32_t largest = 0;            /* bits of a magnitude order as the magnitudes do */
+  for (int i = 0; i < BLOCK; i++) {
+    uint32_t bits;
+    memcpy(&bits, x + i, 4);
+    bits &= 0x7fffffffu;
+    largest = bits > largest ? bits : largest;
+  }
+  *sum = 0;
+  if (largest >= 0x7f800000u) {
+    memset(codes, 0, BLOCK);
+    *scale = NAN;
+    return;
+  }
+  float magnitude;
+  memcpy(&magnitude, &largest, 4);
+  float inverse = magnitude > 1e-30f ? 127.0f / magnitude : 0.0f;
+  int32_t total = 0;
+  for (int i = 0; i < BLOCK; i++) {
+    float shifted = x[i] * inverse + shift;
+    int32_t bits; /* of the integer, in the last of a float's of this size */
+    memcpy(&bits, &shifted, 4);
+    bits -= 0x4b400000;
+    codes[i] = (int8_t)bits;
+    total += bits;
+  }
+  *sum = total;
+  *scale = magnitude * (1.0f / 127.0f);
+}
+
+INLINE void tile(const uint8_t *unit, int units, const Group *group, float *out, int kind,
+                 int rows) {
+  const int codes = (kind == EIGHT ? EIGHT_CODES : FOUR_CODES) / 2; /* bytes a block */
+  const int8_t *x = group->codes;
+  const float *scale = group->scales, *sum = group->sums;
+  const int32_t *start = group->start[kind];
+  Vector total[PARTS][GROUP];
+#pragma GCC unroll 4
+  for (int p = 0; p < PARTS; p++)
+#pragma GCC unroll 16
+    for (int m = 0; m < rows; m++) total[p][m] = v_all(0.0f);
+  for (int u = 0; u < units; u++, unit += unit_bytes(kind)) {
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; half++) {
+      const uint8_t *lines = unit + half * codes, *steps = unit + 2 * codes + half * 2 * TILE;
+#pragma GCC unroll 4
+      for (int p = 0; p < PARTS; p++) {
+        Ints sums[GROUP];
+        dot(lines + 4 * WIDTH * p, x, start, kind, rows, sums);
+        if (!half && !p) prefetch(steps);
+        Vector step = v_load_half(steps + 2 * WIDTH * p);
+#pragma GCC unroll 16
+        for (int m = 0; m < rows; m++) {
+          Vector both = v_mul(step, v_all(scale[m]));
+          total[p][m] = v_add(total[p][m], v_mul(v_float(sums[m]), both));
+        }
+        if (kind == FOUR_MINIMUM) {
+          if (half && !p) prefetch(steps + SCALES);
+          Vector minimum = v_load_half(steps + SCALES + 2 * WIDTH * p);
+#pragma GCC unroll 16
+          for (int m = 0; m < rows; m++)
+            total[p][m] = v_sub(total[p][m], v_mul(minimum, v_all(sum[m])));
+        }
+      }
+      x += rows * BLOCK;
+      scale += rows;
+      sum += rows;
+      start += rows;
+    }
+  }
+#pragma GCC unroll 4
+  for (int p = 0; p < PARTS; p++)
+#pragma GCC unroll 16
+    for (int m = 0; m < rows; m++) v_store(out + m * TILE + p * WIDTH, total[p][m]);
+}
+
+/* A tile function for each kind and number of rows, so that their loops unroll. */
+#define TILE_OF(KIND, ROWS) \
+  static void tile_##KIND##_##ROWS(const uint8_t *codes, int units, const Group *g, float *out) { \
+    tile(codes, units, g, out, KIND, ROWS); \
+  }
+#define TILES_1_TO_4(KIND) TILE_OF(KIND, 1) TILE_OF(KIND, 2) TILE_OF(KIND, 3) TILE_OF(KIND, 4)
+#define NAMES_1_TO_4(KIND) tile_##KIND##_1, tile_##KIND##_2, tile_##KIND##_3, tile_##KIND##_4
+#define TILES_5_TO_8(KIND) TILE_OF(KIND, 5) TILE_OF(KIND, 6) TILE_OF(KIND, 7) TILE_OF(KIND, 8)
+#define NAMES_5_TO_8(KIND) tile_##KIND##_5, tile_##KIND##_6, tile_##KIND##_7, tile_##KIND##_8
+#define TILES_9_TO_12(KIND) TILE_OF(KIND, 9) TILE_OF(KIND, 10) TILE_OF(KIND, 11) TILE_OF(KIND, 12)
+#define NAMES_9_TO_12(KIND) tile_##KIND##_9, tile_##KIND##_10, tile_##KIND##_11, tile_##KIND##_12
+#if GROUP == 4
+#define TILES(KIND) TILES_1_TO_4(KIND)
+#define NAMES(KIND) {NULL, NAMES_1_TO_4(KIND)}
+#elif GROUP == 8
+#define TILES(KIND) TILES_1_TO_4(KIND) TILES_5_TO_8(KIND)
+#define NAMES(KIND) {NULL, NAMES_1_TO_4(KIND), NAMES_5_TO_8(KIND)}
+#else
+#define TILES(KIND) TILES_1_TO_4(KIND) TILES_5_TO_8(KIND) TILES_9_TO_12(KIND)
+#define NAMES(KIND) {NULL, NAMES_1_TO_4(KIND), NAMES_5_TO_8(KIND), NAMES_9_TO_12(KIND)}
+#endif
+TILES(FOUR) TILES(FOUR_MINIMUM) TILES(EIGHT)
+
+static void gate(const float *g, const float *up, float *out, int n, int activation) {
+  gate_row(g, up, out, n, activation);
+}
+
+static void norm(const float *x, const float *update, const float *weight, float epsilon, int n,
+                 float *total, float *out) {
+  norm_row(x, update, weight, epsilon, n, total, out);
+}
+
+#define PATH(NAME) \
+  { \
+    .name = NAME, .group = GROUP, .tile = {NAMES(FOUR), NAMES(FOUR_MINIMUM), NAMES(EIGHT)}, \
+    .round = round_block, .gate = gate, .norm = norm, .append = append, .attend = attend, \
+  }
+
+#endif

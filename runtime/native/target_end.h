@@ -1,0 +1,3 @@
+#ifdef __clang__
+#pragma clang attribute pop
+#endif

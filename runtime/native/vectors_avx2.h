@@ -1,0 +1,36 @@
+/* Vectors of 8, for AVX2 and AVX-VNNI. */
+#ifndef SPECRT_VECTORS_AVX2_H
+#define SPECRT_VECTORS_AVX2_H
+#include <immintrin.h>
+
+#include "prefetch.h"
+#include "rows.h"
+
+#define GROUP 4
+enum { PARTS = 2, WIDEST = 6 };
+typedef __m256 Vector;
+typedef __m256i Ints;
+
+INLINE Vector v_load(const float *x) { return _mm256_loadu_ps(x); }
+INLINE void v_store(float *to, Vector v) { _mm256_storeu_ps(to, v); }
+INLINE Vector v_all(float x) { return _mm256_set1_ps(x); }
+INLINE Vector v_add(Vector a, Vector b) { return _mm256_add_ps(a, b); }
+INLINE Vector v_sub(Vector a, Vector b) { return _mm256_sub_ps(a, b); }
+INLINE Vector v_mul(Vector a, Vector b) { return _mm256_mul_ps(a, b); }
+INLINE Vector v_float(Ints v) { return _mm256_cvtepi32_ps(v); }
+INLINE Vector v_load_half(const void *x) { return _mm256_cvtph_ps(_mm_loadu_si128(x)); }
+INLINE void v_store_half(void *to, Vector v) {
+  _mm_storeu_si128(to, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+
+INLINE Ints i_load(const uint8_t *x) { return _mm256_loadu_si256((const void *)x); }
+INLINE Ints i_all(int32_t x) { return _mm256_set1_epi32(x); }
+INLINE Ints i_four(const int8_t *x) { /* four bytes, again and again */
+  int32_t bytes;
+  memcpy(&bytes, x, 4);
+  return i_all(bytes);
+}
+INLINE Ints i_low(Ints v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
+INLINE Ints i_high(Ints v) { return i_low(_mm256_srli_epi16(v, 4)); }
+
+#endif

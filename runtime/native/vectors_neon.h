@@ -1,0 +1,46 @@
+/* Vectors of 4 for the paths of 64-bit ARM, and the weights as their dot products take them. */
+#ifndef SPECRT_VECTORS_NEON_H
+#define SPECRT_VECTORS_NEON_H
+#include <arm_neon.h>
+
+#include "prefetch.h"
+#include "rows.h"
+
+#define GROUP 8
+enum { PARTS = 4, WIDEST = 6 };
+typedef float32x4_t Vector;
+typedef int32x4_t Ints;
+
+INLINE Vector v_load(const float *x) { return vld1q_f32(x); }
+INLINE void v_store(float *to, Vector v) { vst1q_f32(to, v); }
+INLINE Vector v_all(float x) { return vdupq_n_f32(x); }
+INLINE Vector v_add(Vector a, Vector b) { return vaddq_f32(a, b); }
+INLINE Vector v_sub(Vector a, Vector b) { return vsubq_f32(a, b); }
+INLINE Vector v_mul(Vector a, Vector b) { return vmulq_f32(a, b); }
+INLINE Vector v_float(Ints v) { return vcvtq_f32_s32(v); }
+INLINE Vector v_load_half(const void *x) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(x))); }
+INLINE void v_store_half(void *to, Vector v) {
+  vst1_u8(to, vreinterpret_u8_f16(vcvt_f16_f32(v)));
+}
+
+INLINE uint8x16_t read_line(const uint8_t *line) {
+  prefetch(line);
+  return vld1q_u8(line);
+}
+
+enum { COLUMNS = 16 }; /* of a step: four weights of each row, four times */
+
+/* The codes of columns step * 16 and on: codes[i] has columns 4i .. 4i + 3 of four rows. */
+INLINE void read_codes(const uint8_t *lines, int kind, int step, uint8x16_t codes[4]) {
+  if (kind == EIGHT) {
+    for (int i = 0; i < 4; i++) codes[i] = read_line(lines + 64 * (4 * step + i));
+  } else {
+    for (int i = 0; i < 2; i++) {
+      uint8x16_t line = read_line(lines + 64 * (2 * step + i));
+      codes[2 * i] = vandq_u8(line, vdupq_n_u8(15));
+      codes[2 * i + 1] = vshrq_n_u8(line, 4);
+    }
+  }
+}
+
+#endif
