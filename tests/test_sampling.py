@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specrt.runtime import sampling as sampling_module
 from specrt.runtime.errors import BundleError, RequestError
 from specrt.runtime.sampling import GREEDY, Sampling, top_k
 
@@ -53,6 +54,36 @@ def test_a_long_float32_row_equals_the_definition(top_k_, top_p):
     found, exact = sampling.probs(logits), plain(sampling, logits)
     assert np.flatnonzero(found).tolist() == np.flatnonzero(exact).tolist()
     assert found == pytest.approx(exact, rel=1e-5, abs=1e-12)
+
+
+@pytest.mark.parametrize("spread", [0.5, 2.0, 3.0, 6.0])
+@pytest.mark.parametrize("top_p", [0.5, 0.95, 0.999, 0.9999999])
+def test_a_nucleus_found_near_the_best_is_that_of_the_whole_row(spread, top_p, monkeypatch):
+    sampling = Sampling(0.8, top_p=top_p)
+    for seed in range(10):
+        logits = (np.random.default_rng(seed).gumbel(size=5000) * spread).astype(np.float32)
+        quick = sampling.distribution(logits)
+        with monkeypatch.context() as patch:
+            patch.setattr(sampling_module, "NEAR", 1000.0)  # all tokens are near: the slow way
+            slow = sampling.distribution(logits)
+        assert quick.ids.tolist() == slow.ids.tolist()
+        assert quick.probs.tolist() == slow.probs.tolist()
+
+
+def test_most_nuclei_are_found_near_the_best(monkeypatch):
+    logits = (np.random.default_rng(0).gumbel(size=150_000) * 2).astype(np.float32)
+    logits[:20] += 20
+    looked_at = []
+    weights = Sampling._weights
+
+    def watched(self, row, ids):
+        looked_at.append(row.size if ids is None else ids.size)
+        return weights(self, row, ids)
+
+    monkeypatch.setattr(Sampling, "_weights", watched)
+    Sampling(0.8, top_p=0.95).distribution(logits)
+    assert len(looked_at) == 1
+    assert looked_at[0] < 3000
 
 
 @pytest.mark.parametrize("k", [1, 7, 900, 9000, 10_000])
