@@ -61,7 +61,8 @@ class Context:
 
     def draw(self, q: Distribution, ahead: int, rng: np.random.Generator) -> int:
         """A draft token from q, `ahead` tokens after the text's end: with the target's noise if
-        there is any, so that both draw the same token as often as can be, else with rng."""
+        there is any, so that both draw the same token as often as can be, else with rng. Siblings
+        come one by one, each from the law without those before it."""
         if self.noise is None:
             return draw(q, rng)
         return self.noise.draw(q, len(self.tokens) + ahead)

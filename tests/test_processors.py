@@ -256,6 +256,12 @@ def test_processors_that_see_the_committed_text_only_are_seen(processors, monkey
     assert wrong != plain
 
 
+def test_the_traced_probabilities_are_the_processed_ones():
+    sampling = Sampling(1.0, processors=PROCESSORS["all"])
+    for step in run(Drawing(0, VOCAB), sampling, traced=True):
+        assert step.detail.p == step.detail.q  # the draft is the target's own model
+
+
 # Log-probabilities
 
 

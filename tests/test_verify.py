@@ -18,7 +18,7 @@ from drafting import (
     with_replacement,
     without_replacement,
 )
-from enumeration import Drafts, expected, outcomes, text_law
+from enumeration import Drafts, expected, outcomes, scored, text_law, verdicts
 
 from specrt.runtime.distribution import Distribution
 from specrt.runtime.errors import RequestError
@@ -116,6 +116,27 @@ def test_vocabularies_of_different_sizes_stay_exact(rule, q, form):
 @pytest.mark.parametrize("rule", ["rejection", "block", "kseq"])
 def test_equal_laws_always_accept(rule):
     assert accepts(chains(constant(G2[0]), 2), G2[0], rule) == close(2)
+
+
+def test_a_prefix_that_is_wholly_backed_is_never_given_up():
+    """Where p and q differ by rounding, nothing is left to want and nothing may be refused."""
+    even = np.array([0.5, 0.5])
+    laws = (Distribution(even), Distribution(even * (1 + 2**-40)))
+    paths = {v.path for v in verdicts(chain([0, 1], laws), np.tile(even, (3, 1)), "block")}
+    assert paths == {(0,), (0, 1)}
+
+
+def test_certain_tokens_are_left_to_membership_by_the_block_rule():
+    for seed in range(20):
+        verdict = [
+            verify(
+                scored(chain([0, 1]), np.tile(G2[0], (3, 1))),
+                named(rule),
+                Chance(np.random.default_rng(seed)),
+            )
+            for rule in ("block", "membership")
+        ]
+        assert verdict[0] == verdict[1]
 
 
 # Siblings
