@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from specrt.runtime.distribution import Distribution, draw, invert
 
 LIKELY = 2.0**-15  # tokens less likely than this share one number: few tokens, little mass
-GOLDEN = np.uint64(
-    0x9E3779B97F4A7C15
-)  # SplitMix64's step; its outputs pass the usual batteries of tests
 REST, WITHIN, FIRST = 0, 1, 2  # counters at a place: all unlikely tokens, one of them, token 0
+PLACE, STEP = 0xD1342543DE82EF95, np.uint64(0x9E3779B97F4A7C15)  # odd, of no pattern
+MASK = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,29 +35,31 @@ class Noise:
         if p.ids is not None and p.ids.size == 1:
             return int(p.ids[0])
         likely = np.flatnonzero(p.probs >= LIKELY)
-        ids = likely if p.ids is None else p.ids[likely]
-        weights = np.zeros(ids.size + 1)
-        weights[:-1] = p.probs[likely]
-        if ids.size < p.probs.size:
-            weights[-1] = max(float(p.probs.sum(dtype=np.float64)) - weights.sum(), 0.0)
-        numbers = -np.log(self._uniform(place, np.append(ids + FIRST, REST)))
+        weights = p.probs[likely].astype(np.float64)
+        counters = (likely if p.ids is None else p.ids[likely]) + FIRST
+        if likely.size < p.probs.size:
+            rest = max(float(p.probs.sum(dtype=np.float64)) - float(weights.sum()), 0.0)
+            weights, counters = np.append(weights, rest), np.append(counters, REST)
         with np.errstate(divide="ignore"):  # a weight of 0 never arrives
-            times = numbers / weights
+            times = -np.log(self._uniform(place, counters)) / weights
         winner = int(times.argmin())
-        if winner < ids.size:
-            return int(ids[winner])
-        rest = p.probs.copy()
-        rest[likely] = 0
-        if not rest.any():  # the rest's weight was rounding
-            return int(ids[times[:-1].argmin()])
-        index = invert(rest, float(self._uniform(place, np.array([WITHIN]))[0]))
-        return index if p.ids is None else int(p.ids[index])
+        if counters[winner] == REST:
+            unlikely = p.probs.copy()
+            unlikely[likely] = 0
+            if unlikely.any():
+                u = float(self._uniform(place, np.array([WITHIN]))[0])
+                return int(p.tokens[invert(unlikely, u)])
+            winner = int(times[:-1].argmin())  # the rest's weight was rounding
+        return int(counters[winner]) - FIRST
 
     def _uniform(self, place: int, counters: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(m,) independent numbers, above 0 and below 1, for counters (m,) at a place."""
-        key = _mix(np.array([self.start, place], np.uint64) * GOLDEN)
-        bits = _mix((key[0] ^ _mix(key[1:])) + counters.astype(np.uint64) * GOLDEN)
-        uniform: NDArray[np.float64] = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+        """(m,) independent numbers, above 0 and below 1, for counters (m,) at a place: SplitMix64
+        at the counters' steps, which any one of them reaches alone."""
+        x = counters.astype(np.uint64) * STEP + np.uint64((self.start + place * PLACE) & MASK)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        x ^= x >> np.uint64(31)
+        uniform: NDArray[np.float64] = ((x >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
         return uniform
 
 
@@ -82,10 +83,3 @@ class Chance:
     def accepts(self, p: float, q: float) -> bool:
         """True with probability min(1, p / q); with q 0, wherever p is more."""
         return float(self.rng.random()) * q < p
-
-
-def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's finisher: every bit of x changes half the bits of the result."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
