@@ -65,6 +65,7 @@ class GroupQuery:
         graph: GraphWriter,
         config: DecoderConfig,
         dtype: type[np.generic],
+        cache: type[np.generic],
         *,
         spare: int,
         trees: bool,
@@ -81,7 +82,7 @@ class GroupQuery:
         if trees:
             self._bias = graph.input("attention_bias", dtype, (1, 1, "rows", "total"))
         shape = (1, config.kv_heads, "capacity", config.head_dim)
-        declare_cache(graph, len(config.layers), dtype, shape, shape)
+        declare_cache(graph, len(config.layers), cache, shape, shape)
         self.lengths, self.total = "seqlens_k", "total_sequence_length"
         self.positions = "position_ids"
         graph.facts["spare"] = str(spare)

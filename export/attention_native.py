@@ -17,13 +17,19 @@ TILE = 16  # entries of a key tile, side by side; KEYS of runtime/native/attenti
 class NativeAttention:
     """Norms of heads, rotation, append and attention in one operator."""
 
-    def __init__(self, graph: GraphWriter, config: DecoderConfig, dtype: type[np.generic]) -> None:
+    def __init__(
+        self,
+        graph: GraphWriter,
+        config: DecoderConfig,
+        dtype: type[np.generic],
+        cache: type[np.generic],
+    ) -> None:
         self.config, self.dtype = config, dtype
         graph.input("seqlens_k", np.int32, (1,))
         graph.input("parents", np.int64, (1, "rows"))
         heads, size = config.kv_heads, config.head_dim
         keys, values = (1, heads, "tiles", size, TILE), (1, heads, "capacity", size)
-        declare_cache(graph, len(config.layers), dtype, keys, values)
+        declare_cache(graph, len(config.layers), cache, keys, values)
 
     def __call__(self, graph: GraphWriter, qkv: str, index: int, layer: Layer) -> str:
         config, cos, sin = self.config, "", ""

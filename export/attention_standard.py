@@ -19,13 +19,19 @@ class Standard:
     numbers everywhere, since what is masked is still multiplied by zero.
     """
 
-    def __init__(self, graph: GraphWriter, config: DecoderConfig, dtype: type[np.generic]) -> None:
+    def __init__(
+        self,
+        graph: GraphWriter,
+        config: DecoderConfig,
+        dtype: type[np.generic],
+        cache: type[np.generic],
+    ) -> None:
         self.config, self.dtype = config, dtype
         graph.input("position_ids", np.int64, (1, "rows"))
         graph.input("seqlens_k", np.int32, (1,))
         graph.input("attention_bias", dtype, (1, 1, "rows", config.context))
         shape = (1, config.kv_heads, config.context, config.head_dim)
-        declare_cache(graph, len(config.layers), dtype, shape, shape)
+        declare_cache(graph, len(config.layers), cache, shape, shape)
         rows = graph.call("Shape", "position_ids", start=1, end=2)
         last = graph.call("Cast", "seqlens_k", to=INT64)
         first = graph.call("Sub", graph.call("Add", last, graph.ints(1)), rows)

@@ -209,9 +209,15 @@ def _write(
         done += 1
         step(f"{path}: packing {format}", done, total)
 
-    dtype = flavour.formats[format].dtype
-    packer = Packer(model, format, counted, flavour)
-    return write_decoder(folder, model.config, packer, flavour=flavour, dtype=dtype)
+    made = flavour.formats[format]
+    return write_decoder(
+        folder,
+        model.config,
+        Packer(model, format, counted, flavour),
+        flavour=flavour,
+        dtype=made.dtype,
+        cache=made.cache,
+    )
 
 
 def matrix_types(model: Checkpoint) -> set[str]:

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from specrt.runtime.errors import CheckError
+from specrt.runtime.errors import CheckError, SourceError
 from specrt.runtime.interfaces import Session
 
 MOST_ROWS = 16  # row invariance is checked for blocks of 1 to this many rows
-PREFIX = 48  # tokens read before the blocks that are compared
+PREFIX = 48  # tokens read before the blocks that are compared, or fewer in a short context
+FEWEST = 2 * MOST_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,13 @@ class Difference:
 
 
 def check_graph(session: Session, tokens: Sequence[int], limits: Limits) -> dict[str, Any]:
-    """Run every check on `tokens` (40 or more); CheckError for the first that fails. A graph that
-    reads chains only is not asked for a tree."""
+    """Run every check on `tokens` (FEWEST or more); CheckError for the first that fails. A graph
+    that reads chains only is not asked for a tree. SourceError if the context is too short."""
+    if len(tokens) < FEWEST:
+        raise SourceError(
+            f"a text of {len(tokens)} tokens is too short for the checks, they need {FEWEST}; "
+            "choose a longer --context, or leave the checks out with --no-check"
+        )
     ids = np.asarray(tokens[: PREFIX + MOST_ROWS], np.int64)
     found: dict[str, Any] = {}
     for name, check, limit in (
@@ -132,11 +138,14 @@ def _tree(session: Session, ids: np.ndarray) -> Difference:
 
 def compare(logits: np.ndarray, wanted: np.ndarray) -> Difference:
     """Of two (n, V) arrays of logits."""
-    error = np.sqrt(np.mean(np.square(logits - wanted, dtype=np.float64)))
+    with np.errstate(all="ignore"):  # logits that are not finite differ by NaN, which is no pass
+        error = np.sqrt(np.mean(np.square(logits - wanted, dtype=np.float64)))
+        spread = wanted.std() or 1.0
     agreed = np.mean(logits.argmax(axis=1) == wanted.argmax(axis=1))
-    return Difference(float(error / (wanted.std() or 1.0)), float(agreed))
+    return Difference(float(error / spread), float(agreed))
 
 
 def _worst(differences: Any) -> Difference:
     found = list(differences)
-    return Difference(max(d.rms for d in found), min(d.agreement for d in found))
+    rms = float(np.max([d.rms for d in found]))  # NaN if one is
+    return Difference(rms, min(d.agreement for d in found))

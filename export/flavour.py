@@ -22,16 +22,19 @@ from specrt.models.config import DecoderConfig
 from specrt.runtime.errors import SourceError
 from specrt.runtime.native import find
 
-MakeAttention = Callable[[GraphWriter, DecoderConfig, type[np.generic]], Attention]
+Number = type[np.generic]
+MakeAttention = Callable[[GraphWriter, DecoderConfig, Number, Number], Attention]  # rows, cache
 Pack = Callable[[Sequence[Tensor], str], Packed]
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A weight format as a graph has it: the type of its activations, and how exact it is."""
+    """A weight format as a graph has it: the type of its activations, how exact it is, and the type
+    of its cache, None = as the activations."""
 
     dtype: type[np.generic]
     limits: Limits
+    cache: type[np.generic] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ def _native_pack(tensors: Sequence[Tensor], format: str) -> Packed:
     return Packed(native.PACKED, rows, cols, native.pack(tensors, format), np.empty(0))
 
 
-SAME_BITS = Format(np.float32, Limits(rows=0.0, tree=0.0))
+SAME_BITS = Limits(rows=0.0, tree=0.0)
 CLOSE = Limits(rows=1e-4, tree=1e-4)  # kernels that sum in another order for another shape
 HALVES = Format(np.float16, HALF)
 UNEVEN = Format(np.float16, Limits(rows=0.1, tree=0.1))  # on the CPU, where it is checked: 0.03
@@ -83,7 +86,10 @@ DRAFT = "int4"  # a draft need not be exact: the target rejects what it gets wro
 NATIVE = Flavour(
     "cpu",
     "native",
-    formats=dict.fromkeys((*native.FORMATS, "fp32"), SAME_BITS),
+    formats={
+        **dict.fromkeys(native.FORMATS, Format(np.float32, SAME_BITS, cache=np.float16)),
+        "fp32": Format(np.float32, SAME_BITS),
+    },
     candidates=_native_candidates,
     draft=DRAFT,
     pack=_native_pack,

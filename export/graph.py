@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from specrt.export.flavour import CPU, Flavour
+from specrt.export.operators import Linear
 from specrt.export.quantize import Packed
 from specrt.export.writer import GraphWriter
 from specrt.models.config import DecoderConfig, Layer
@@ -47,9 +48,10 @@ class DecoderGraph:
         weights: Weights,
         flavour: Flavour,
         dtype: type[np.generic],
+        cache: type[np.generic],
     ) -> None:
         self.graph, self.config, self.weights = graph, config, weights
-        self.use, self.attend = flavour.operators(), flavour.attention(graph, config, dtype)
+        self.use, self.attend = flavour.operators(), flavour.attention(graph, config, dtype, cache)
         self.dtype = dtype
         self.taps: dict[int, str] = {}
 
@@ -68,11 +70,7 @@ class DecoderGraph:
         return self.use.add_norm(self.graph, x, update, self._norm_weight(weight), epsilon)
 
     def linear(self, x: str, weights: Sequence[str], biased: bool) -> str:
-        bias = ""
-        if biased:
-            names = [name.removesuffix("weight") + "bias" for name in weights]
-            bias = self.graph.constant(names[0], self.weights.vector(names).astype(self.dtype))
-        return self.use.linear(self.graph, x, weights[0], self._packed(weights), bias)
+        return self.use.linear(self.graph, x, self._linear(weights, biased))
 
     def attention(self, qkv: str, index: int, layer: Layer) -> str:
         if self.config.qk_norm:
@@ -80,8 +78,11 @@ class DecoderGraph:
                 self._norm_weight(f"model.layers.{index}.self_attn.{part}_norm.weight")
         return self.attend(self.graph, qkv, index, layer)
 
-    def gate(self, gate_up: str) -> str:
-        return self.use.gate(self.graph, gate_up, self.config.activation)
+    def feed_forward(
+        self, x: str, gate_up: Sequence[str], down: Sequence[str], biased: bool
+    ) -> str:
+        maps = self._linear(gate_up, biased), self._linear(down, biased)
+        return self.use.feed_forward(self.graph, x, *maps, self.config.activation)
 
     def tap(self, x: str, index: int) -> None:
         self.taps[index] = x
@@ -90,13 +91,20 @@ class DecoderGraph:
         first = self.graph.call("Neg", "num_logits")
         end = self.graph.ints(np.iinfo(np.int64).max)
         rows = self.graph.call("Slice", x, first, end, self.graph.ints(1))
-        logits = self.use.linear(self.graph, rows, table, self._packed([table]))
+        logits = self.use.linear(self.graph, rows, self._linear([table], False))
         cap = self.config.logit_softcap
         if cap:
             limit = self.graph.constant("logit_softcap", np.asarray(cap, self.dtype))
             bent = self.graph.call("Tanh", self.graph.call("Div", logits, limit))
             logits = self.graph.call("Mul", bent, limit)
         return logits
+
+    def _linear(self, weights: Sequence[str], biased: bool) -> Linear:
+        bias = ""
+        if biased:
+            names = [name.removesuffix("weight") + "bias" for name in weights]
+            bias = self.graph.constant(names[0], self.weights.vector(names).astype(self.dtype))
+        return Linear(weights[0], self._packed(weights), bias, len(weights))
 
     def _packed(self, names: Sequence[str]) -> Packed:
         """The named matrices, their scales of the type of the activations."""
@@ -117,17 +125,18 @@ def write_decoder(
     *,
     flavour: Flavour = CPU,
     dtype: type[np.generic] = np.float32,
+    cache: type[np.generic] | None = None,
     outputs: Outputs = Outputs(),
 ) -> int:
     """Write the graph of one decoder into `folder`; returns its number of nodes.
 
-    dtype: of activations and cache. The cache of flavours with standard attention has room for
-    config.context tokens, always.
+    dtype: of activations. cache: of keys and values, None = dtype. The cache of flavours with
+    standard attention has room for config.context tokens, always.
     """
     with GraphWriter(folder, flavour.opset) as graph:
         graph.input("input_ids", np.int64, (1, "rows"))
         graph.input("num_logits", np.int64, (1,))
-        ops = DecoderGraph(graph, config, weights, flavour, dtype)
+        ops = DecoderGraph(graph, config, weights, flavour, dtype, cache or dtype)
         logits, hidden = decoder(ops, config)
         _result(graph, "logits", logits, dtype, (1, "logit_rows", config.vocab))
         if outputs.hidden:

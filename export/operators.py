@@ -5,6 +5,7 @@ for engines that read nothing else. `Native` uses those of runtime/native, fewer
 on a CPU. All give the same numbers up to rounding.
 """
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import ml_dtypes
@@ -18,6 +19,17 @@ from specrt.runtime.native import DOMAIN
 
 INT4_SIGN = np.uint8(0x88)  # codes count from 8 (int8: from 128); flipping the top bit signs them
 INT8_SIGN = np.uint8(0x80)
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A linear map: the name of its constant, its weights, the constant of its bias or "", and how
+    many of the checkpoint's matrices stand in it, one below the other."""
+
+    name: str
+    packed: Packed
+    bias: str = ""
+    parts: int = 1
 
 
 class Operators(Protocol):
@@ -37,8 +49,14 @@ class Operators(Protocol):
         """activation(first half) times second half of each row; "silu" or "gelu_tanh"."""
         ...
 
-    def linear(self, graph: GraphWriter, x: str, name: str, packed: Packed, bias: str = "") -> str:
+    def linear(self, graph: GraphWriter, x: str, map: Linear) -> str:
         """x (1, S, cols) times the transposed weights plus bias: (1, S, rows)."""
+        ...
+
+    def feed_forward(
+        self, graph: GraphWriter, x: str, gate_up: Linear, down: Linear, activation: str
+    ) -> str:
+        """The three maps of a layer with the gate between them."""
         ...
 
     def embedding(self, graph: GraphWriter, ids: str, name: str, packed: Packed) -> str:
@@ -70,8 +88,13 @@ class Fused:
             return graph.call("Mul", graph.contrib("QuickGelu", gate, alpha=1.0), up)
         return graph.call("Mul", graph.call("Gelu", gate, approximate="tanh"), up)
 
-    def linear(self, graph: GraphWriter, x: str, name: str, packed: Packed, bias: str = "") -> str:
-        return linear(graph, x, name, packed, bias)
+    def linear(self, graph: GraphWriter, x: str, map: Linear) -> str:
+        return linear(graph, x, map.name, map.packed, map.bias)
+
+    def feed_forward(
+        self, graph: GraphWriter, x: str, gate_up: Linear, down: Linear, activation: str
+    ) -> str:
+        return _in_parts(self, graph, x, gate_up, down, activation)
 
     def embedding(self, graph: GraphWriter, ids: str, name: str, packed: Packed) -> str:
         return embedding(graph, ids, name, packed)
@@ -100,10 +123,15 @@ class Plain:
             bent = graph.call("Gelu", gate, approximate="tanh")
         return graph.call("Mul", bent, up)
 
-    def linear(self, graph: GraphWriter, x: str, name: str, packed: Packed, bias: str = "") -> str:
-        weights = graph.call("Transpose", self._weights(graph, name, packed), perm=[1, 0])
+    def linear(self, graph: GraphWriter, x: str, map: Linear) -> str:
+        weights = graph.call("Transpose", self._weights(graph, map.name, map.packed), perm=[1, 0])
         product = graph.call("MatMul", x, weights)
-        return graph.call("Add", product, bias) if bias else product
+        return graph.call("Add", product, map.bias) if map.bias else product
+
+    def feed_forward(
+        self, graph: GraphWriter, x: str, gate_up: Linear, down: Linear, activation: str
+    ) -> str:
+        return _in_parts(self, graph, x, gate_up, down, activation)
 
     def embedding(self, graph: GraphWriter, ids: str, name: str, packed: Packed) -> str:
         return graph.call("Gather", self._weights(graph, name, packed), ids)
@@ -137,15 +165,33 @@ class Native:
     def gate(self, graph: GraphWriter, gate_up: str, activation: str) -> str:
         return native.gate(graph, gate_up, activation.removesuffix("_tanh"))
 
-    def linear(self, graph: GraphWriter, x: str, name: str, packed: Packed, bias: str = "") -> str:
-        if packed.format != native.PACKED:
-            return linear(graph, x, name, packed, bias)
-        return graph.call("MatMul", x, graph.constant(name, packed.data), bias, domain=DOMAIN)
+    def linear(self, graph: GraphWriter, x: str, map: Linear) -> str:
+        if map.packed.format != native.PACKED:
+            return linear(graph, x, map.name, map.packed, map.bias)
+        weights = graph.constant(map.name, map.packed.data)
+        return graph.call("MatMul", x, weights, map.bias, domain=DOMAIN)
+
+    def feed_forward(
+        self, graph: GraphWriter, x: str, gate_up: Linear, down: Linear, activation: str
+    ) -> str:
+        maps = (gate_up, down)
+        whole_tiles = gate_up.parts == 2 or gate_up.packed.rows % (2 * native.TILE) == 0
+        if not whole_tiles or any(map.packed.format != native.PACKED for map in maps):
+            return _in_parts(self, graph, x, gate_up, down, activation)
+        weights = [graph.constant(map.name, map.packed.data) for map in maps]
+        biases = [map.bias for map in maps]
+        return native.feed_forward(graph, x, weights, activation.removesuffix("_tanh"), biases)
 
     def embedding(self, graph: GraphWriter, ids: str, name: str, packed: Packed) -> str:
         if packed.format != native.PACKED:
             return embedding(graph, ids, name, packed)
         return graph.call("Embedding", ids, graph.constant(name, packed.data), domain=DOMAIN)
+
+
+def _in_parts(
+    use: Operators, graph: GraphWriter, x: str, gate_up: Linear, down: Linear, activation: str
+) -> str:
+    return use.linear(graph, use.gate(graph, use.linear(graph, x, gate_up), activation), down)
 
 
 def _from_int8(graph: GraphWriter, name: str, packed: Packed, scales: str) -> str:

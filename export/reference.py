@@ -82,11 +82,13 @@ class Reference:
         self._progress(index + 1, len(config.layers))
         return np.ascontiguousarray(mixed.transpose(1, 0, 2)).reshape(rows, -1)
 
-    def gate(self, gate_up: np.ndarray) -> np.ndarray:
-        gate, up = np.split(gate_up, 2, axis=1)
+    def feed_forward(
+        self, x: np.ndarray, gate_up: Sequence[str], down: Sequence[str], biased: bool
+    ) -> np.ndarray:
+        gate, up = np.split(self.linear(x, gate_up, biased), 2, axis=1)
         gate = activation(gate, self.config.activation)
         gate *= up
-        return gate
+        return self.linear(gate, down, biased)
 
     def tap(self, x: np.ndarray, index: int) -> None:
         """Nothing here reads taps."""

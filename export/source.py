@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import gguf
 import numpy as np
 
+from specrt.export.quality import sample_text
 from specrt.models.config import DecoderConfig
 from specrt.runtime.bundle import ModelInfo
 from specrt.runtime.errors import SourceError
@@ -136,6 +137,20 @@ def model_info(model: Checkpoint) -> ModelInfo:
         eos_ids=model.eos_ids,
         bos_id=model.bos_id,
     )
+
+
+def checked_tokenizer(tokenizer: "Tokenizer", vocab: int, where: str) -> "Tokenizer":
+    """The tokenizer as it is; SourceError if it writes ids that a model of `vocab` tokens lacks.
+
+    Ids that no text is encoded to, as special tokens of a larger sibling, are no fault.
+    """
+    ids = tokenizer.encode(sample_text(), add_special_tokens=True).ids
+    if not ids or max(ids) >= vocab:
+        raise SourceError(
+            f"{where} is of another model: it gives id {max(ids, default=None)}, the model has "
+            f"{vocab} tokens"
+        )
+    return tokenizer
 
 
 def needed_shapes(config: DecoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:

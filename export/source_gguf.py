@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specrt.export.gguf_file import PART, GgufFile, read_gguf
-from specrt.export.source import Tensor, check_tensors, sha256
+from specrt.export.source import Tensor, check_tensors, checked_tokenizer, sha256
 from specrt.models.config import DecoderConfig
 from specrt.models.families import FULL, SLIDING, decoder_config
 from specrt.models.fields import Fields, UnsupportedError
@@ -127,7 +127,8 @@ class GgufCheckpoint:
     def tokenizer(self) -> "Tokenizer":
         from specrt.export.tokenizer import tokenizer_from_gguf
 
-        return tokenizer_from_gguf(self.metadata)
+        held = tokenizer_from_gguf(self.metadata)
+        return checked_tokenizer(held, self.config.vocab, f"the tokenizer in {self.path.name}")
 
     @property
     def chat_template(self) -> str | None:

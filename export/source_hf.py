@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specrt.export.source import Tensor, check_tensors, mapped, sha256
+from specrt.export.source import Tensor, check_tensors, checked_tokenizer, mapped, sha256
 from specrt.models.config import DecoderConfig
 from specrt.models.families import decoder_config
 from specrt.models.fields import UnsupportedError
+from specrt.runtime.bundle import MANIFEST
 from specrt.runtime.errors import SourceError
 
 if TYPE_CHECKING:
@@ -58,11 +59,12 @@ class FolderCheckpoint:
 
         path = self.folder / "tokenizer.json"
         try:
-            return Tokenizer.from_str(_read_text(path))
+            held = Tokenizer.from_str(_read_text(path))
         except SourceError:
             raise
         except Exception as error:  # the tokenizers library raises plain Exception
             raise SourceError(f"{path.name} is not a tokenizer: {error}") from None
+        return checked_tokenizer(held, self.config.vocab, f"{self.folder.name}/{path.name}")
 
     @property
     def chat_template(self) -> str | None:
@@ -116,7 +118,9 @@ class FolderCheckpoint:
 def open_folder(folder: Path, context: int | None = None) -> FolderCheckpoint:
     """Read and check a Hugging Face folder; SourceError says what is wrong with it."""
     if not (folder / "config.json").is_file():
-        raise SourceError(f"{folder.name} has no config.json; give a Hugging Face model folder")
+        is_bundle = (folder / MANIFEST).is_file()
+        what = "is a bundle, not a checkpoint" if is_bundle else "has no config.json"
+        raise SourceError(f"{folder} {what}; give a Hugging Face model folder")
     settings = {
         name: read_json(folder / name)
         for name in ("config.json", "generation_config.json", "tokenizer_config.json")

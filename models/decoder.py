@@ -36,8 +36,10 @@ class Ops(Protocol[Value]):
         """Attention of packed queries, keys and values over the cache: (rows, heads * head_dim)."""
         ...
 
-    def gate(self, gate_up: Value) -> Value:
-        """activation(gate) * up of the two halves: (rows, intermediate)."""
+    def feed_forward(
+        self, x: Value, gate_up: Sequence[str], down: Sequence[str], biased: bool
+    ) -> Value:
+        """x times gate and up side by side, activation(gate) * up, times down: (rows, hidden)."""
         ...
 
     def tap(self, x: Value, index: int) -> None:
@@ -86,8 +88,7 @@ def decoder(ops: Ops[Value], config: DecoderConfig) -> tuple[Value, Value]:
             second_norm = f"{name}.pre_feedforward_layernorm.weight"
         normed, x = ops.add_norm(x, update, second_norm)
 
-        gated = ops.gate(ops.linear(normed, weights["gate_up"], config.mlp_bias))
-        update = ops.linear(gated, weights["down"], config.mlp_bias)
+        update = ops.feed_forward(normed, weights["gate_up"], weights["down"], config.mlp_bias)
         if config.sandwich:
             update = ops.norm(update, f"{name}.post_feedforward_layernorm.weight")
     assert update is not None, "a decoder has at least one layer"
