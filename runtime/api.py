@@ -137,7 +137,7 @@ class Model:
         end before. logprobs: report each token's, and those of so many best ones. traced: keep
         each step's detail. Raises RequestError for what cannot be used.
         """
-        name = drafter or self._default
+        name = self._default if drafter is None else drafter
         request = Request(
             prompt=self._prompt(prompt, messages, raw),
             max_tokens=max_tokens,

@@ -1,12 +1,13 @@
-"""Writing a bundle so that it is whole or not there: a folder beside it, renamed at the end."""
+"""Writing so that a result is whole or not there: beside its place, renamed at the end."""
 
 import errno
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 from specrt.runtime.bundle import MANIFEST, read_manifest
 from specrt.runtime.errors import BundleError
@@ -49,8 +50,36 @@ def writing(folder: str | os.PathLike[str]) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
+@contextmanager
+def writing_file(path: Path) -> Iterator[TextIO]:
+    """A new text file beside `path` to write into; it becomes `path` at the end.
+
+    Any exception removes it and leaves what was there. A place that cannot be written is refused
+    before anything is computed for it. What is no plain file, as a pipe, is written as it is.
+    """
+    if path.exists() and not path.is_file():
+        with path.open("w", encoding="utf-8") as stream:
+            yield stream
+        return
+    out = Path(os.path.realpath(path))
+    new = out.with_name(f".{out.name}.new-{secrets.token_hex(4)}")
+    try:
+        with new.open("w", encoding="utf-8") as file:
+            yield file
+        new.replace(out)
+    except OSError as error:
+        if error.filename != str(new):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    finally:
+        with suppress(OSError):
+            new.unlink()
+
+
 def _check_replaceable(out: Path) -> None:
     """An absent or empty folder, or a bundle and nothing but it, may be replaced."""
+    if not out.name.isprintable():
+        raise BundleError(f"{shown(out.name)} is no name for a bundle; use printable characters")
     if not out.exists():
         return
     if not out.is_dir():

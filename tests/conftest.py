@@ -1,9 +1,12 @@
 """Fixtures that more than one file uses."""
 
+import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from command_line import Done
 from hypothesis import settings
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -25,3 +28,21 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("bundles") / "tiny"
     export(TINY, out, drafts=[TINY], weights="fp32", kernels="stock", check=False)
     return out
+
+
+@pytest.fixture
+def specrt_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function that runs a command line in this process, with bytes as standard input."""
+    from specrt.cli import main
+
+    monkeypatch.setattr("specrt.cli._end_tidily", lambda: None)
+
+    def run(*arguments: str | Path, stdin: bytes = b"") -> Done:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as done:
+            code = int(done.code or 0)
+        return Done(code, *capsys.readouterr())
+
+    return run

@@ -1,56 +1,25 @@
 """Commands as a person or a program sees them: output, exit codes, one-line errors, help texts."""
 
-import io
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import COMMAND, Done, refused
 from golden.make_help import FOLDER, help_texts
 
 import specrt
-from specrt.cli import COMMANDS, main
+from specrt.cli import COMMANDS
 from specrt.commands import demo, inspect
 from specrt.commands.options import REQUEST, Parser, add_request, request
 from specrt.console import coloured
 from specrt.runtime.bundle import read_manifest
 from specrt.runtime.errors import CheckError
 
-COMMAND = [sys.executable, "-m", "specrt"]
 PROMPT = "the model the model the model"
-
-
-@dataclass(frozen=True)
-class Done:
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def specrt_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A function that runs a command line in this process, with bytes as standard input."""
-
-    def run(*arguments: str | Path, stdin: bytes = b"") -> Done:
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
-        try:
-            code = main([str(argument) for argument in arguments])
-        except SystemExit as done:
-            code = int(done.code or 0)
-        return Done(code, *capsys.readouterr())
-
-    return run
-
-
-def refused(done: Done, message: str) -> None:
-    """The command was refused in one line, with nothing on standard output."""
-    assert message in done.err
-    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
 
 
 @pytest.mark.parametrize("name", ["specrt", *(c.__name__.split(".")[-1] for c in COMMANDS)])

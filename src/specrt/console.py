@@ -23,6 +23,10 @@ Show = Callable[[str, int, int], None]  # stage, done, total
 DRAFT_STYLE = "green"  # tokens the drafter proposed; the target's own have the terminal's colour
 _REDRAW = 0.08  # seconds between two drawings of live text
 _BYTES = 1_000_000  # totals from here on are bytes
+_VISIBLE = {  # control characters, escape sequences among them, and what is shown instead
+    **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"},
+    **{code: "\N{REPLACEMENT CHARACTER}" for code in range(0x7F, 0xA0)},
+}
 
 
 def say(message: str) -> None:
@@ -91,10 +95,10 @@ class TokenPrinter:
 
 
 def coloured(piece: Piece, tokenizer: Tokenizer) -> Text:
-    """A piece for a terminal, each token in its colour, and without the escape sequences that a
+    """A piece for a terminal, each token in its colour, and without the control characters that a
     model may write. The text is cut from its end; what cannot be told apart goes to the first."""
     styles = [DRAFT_STYLE if drafted else "" for drafted in piece.from_draft]
-    parts, rest = [], piece.text.replace("\x1b", "\N{SYMBOL FOR ESCAPE}")
+    parts, rest = [], piece.text.translate(_VISIBLE)
     for token, style in reversed(list(zip(piece.tokens, styles, strict=True))[1:]):
         start = max(0, len(rest) - _length(token, tokenizer))
         parts.append((rest[start:], style))

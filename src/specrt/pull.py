@@ -218,6 +218,8 @@ def _download(wheel: str, work: Path, show: Callable[[int], None], before: int) 
             raise
     if pip.returncode:
         lines = log.read_text(errors="replace").split("\n")
+        if any(os.strerror(errno.ENOSPC) in line for line in lines):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         reason = next((line for line in lines if "ERROR" in line or "No module" in line), lines[0])
         raise SourceError(f"pip cannot download {wheel}: {reason.strip()[:200]}")
 

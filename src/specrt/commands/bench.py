@@ -4,16 +4,17 @@ import argparse
 import operator
 import re
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from specrt.commands.options import add_command, add_provider
-from specrt.runtime.errors import CheckError
+from specrt.runtime.errors import CheckError, RequestError
 
 _KINDS = "chat,summarise,edit,code,extract"
-_GATE = re.compile(r"(speedup|tokens_per_s|acceptance_rate|tokens_per_step)(>=|<=|>|<)([0-9.]+)")
+_GATE = re.compile(r"(speedup|tokens_per_s|acceptance_rate|tokens_per_step)(>=|<=|>|<)(\d+\.?\d*)")
 _COMPARE = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 
 
@@ -61,10 +62,11 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     import specrt
-    from specrt.bench.latency import Plan, document, measure
+    from specrt.bench.latency import BASELINE, Plan, document, measure
     from specrt.bench.report import HEADER, last_line, rows
     from specrt.bench.suite import load_suites
     from specrt.console import progress, table
+    from specrt.runtime.writing import writing_file
 
     plan = Plan(
         load_suites(args.suite),
@@ -74,21 +76,25 @@ def run(args: argparse.Namespace) -> int:
         args.temperature,
         args.seed,
     )
-    start = perf_counter()
-    model = specrt.load(args.bundle, provider=args.provider)
-    load_s = perf_counter() - start
-    records = []
-    with progress() as show:
-        show("measure", 0, plan.runs)
-        for record in measure(model, plan):
-            records.append(record)
-            show("measure", len(records), plan.runs)
-    result = document(args.bundle, plan, records, load_s)
-    table(HEADER, rows(result["summary"]))
-    line = last_line(result)
-    if args.json:
-        args.json.write_text(line + "\n")
-    print(line)
+    if args.gate and plan.methods == (BASELINE,):
+        raise RequestError("--gate is for drafters, and there is none; name one with --drafters")
+    with ExitStack() as stack:
+        file = stack.enter_context(writing_file(args.json)) if args.json else None
+        start = perf_counter()
+        model = specrt.load(args.bundle, provider=args.provider)
+        load_s = perf_counter() - start
+        records = []
+        with progress() as show:
+            show("measure", 0, plan.runs)
+            for record in measure(model, plan):
+                records.append(record)
+                show("measure", len(records), plan.runs)
+        result = document(args.bundle, plan, records, load_s)
+        table(HEADER, rows(result["summary"]))
+        line = last_line(result)
+        print(line)
+        if file:
+            file.write(line + "\n")
     if args.gate:
         check(args.gate, result["summary"])
     return 0
@@ -109,7 +115,10 @@ def check(gate: Gate, summary: Mapping[str, Any]) -> None:
 
 
 def _names(argument: str) -> tuple[str, ...]:
-    return tuple(name for name in argument.split(",") if name)
+    names = tuple(name for name in argument.split(",") if name)
+    if not names:
+        raise argparse.ArgumentTypeError("give one name or more, with commas between them")
+    return names
 
 
 def _gate(argument: str) -> Gate:

@@ -17,6 +17,7 @@ from specrt.commands.options import (
 from specrt.runtime.errors import SpecrtError
 
 _PROMPT = "> "
+_PROBE = {"role": "user", "content": "?"}
 
 
 def add(commands: Any) -> None:
@@ -41,10 +42,12 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     import specrt
-    from specrt.console import say
+    from specrt.console import TokenPrinter, say
 
     model = specrt.load(args.bundle, provider=args.provider)
+    printer = TokenPrinter(model.tokenizer)
     opening = [{"role": "system", "content": args.system}] if args.system else []
+    model.stream(messages=[*opening, _PROBE], **request(args)).close()  # are the options usable?
     messages = list(opening)
     for line in _lines():
         if line == "/clear":
@@ -52,7 +55,9 @@ def run(args: argparse.Namespace) -> int:
             continue
         messages.append({"role": "user", "content": line})
         try:
-            messages.append({"role": "assistant", "content": _answer(model, messages, args)})
+            messages.append(
+                {"role": "assistant", "content": _answer(model, messages, args, printer)}
+            )
         except SpecrtError as error:  # this turn cannot be answered, the conversation stands
             if not sys.stdin.isatty():
                 raise
@@ -61,26 +66,25 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _answer(model: Any, messages: list[dict[str, str]], args: argparse.Namespace) -> str:
+def _answer(
+    model: Any, messages: list[dict[str, str]], args: argparse.Namespace, printer: Any
+) -> str:
     """Stream the answer to messages and return it; Ctrl-C on a terminal returns what there is."""
-    from specrt.console import TokenPrinter, say, stats
+    from specrt.console import say, stats
 
-    stream = model.stream(messages=messages, **request(args))
-    printer, written = TokenPrinter(model.tokenizer), ""
+    written, summary = "", None
     try:
+        stream = model.stream(messages=messages, **request(args))
         for piece in stream:
             printer.write(piece)
             written += piece.text
+        summary = stream.result.trace.summary()
     except KeyboardInterrupt:
-        stream.close()
         if not sys.stdin.isatty():
             raise
-    else:
-        if args.stats:
-            printer.end()
-            say(stats(stream.result.trace.summary()))
-            return written
     printer.end()
+    if summary and args.stats:
+        say(stats(summary))
     return written
 
 

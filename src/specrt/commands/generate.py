@@ -15,6 +15,7 @@ from specrt.commands.options import (
     request,
     text,
 )
+from specrt.runtime.errors import RequestError
 
 
 def add(commands: Any) -> None:
@@ -55,12 +56,16 @@ def run(args: argparse.Namespace) -> int:
     import specrt
     from specrt.bench.environment import peak_rss_mb
     from specrt.console import TokenPrinter, say, stats
+    from specrt.runtime.writing import writing_file
 
+    options = request(args)
+    if "logprobs" in options and not args.json:
+        raise RequestError("--logprobs are shown in JSON only; add --json")
     prompt = read_prompt(args.prompt)
     model = specrt.load(args.bundle, provider=args.provider)
     with ExitStack() as stack:
-        trace = stack.enter_context(args.trace.open("w")) if args.trace else None
-        stream = model.stream(prompt, **request(args), traced=trace is not None)
+        trace = stack.enter_context(writing_file(args.trace)) if args.trace else None
+        stream = model.stream(prompt, **options, traced=trace is not None)
         show = None if args.json else TokenPrinter(model.tokenizer)
         for piece in stream:
             if show:
