@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -364,17 +364,6 @@ def test_a_file_size_limit_is_one_line_and_leaves_nothing(tmp_path: Path) -> Non
         f"{out} cannot be written: File too large; free space or choose another folder\n"
     )
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "specrt-test", str(disk)]
-    if os.name != "posix" or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a tmpfs needs root")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_a_small_disk_that_fills_up_is_one_line_and_leaves_nothing(small_disk: Path) -> None:

