@@ -30,6 +30,7 @@ from specrt.runtime.drafters.draft import DraftModel
 from specrt.runtime.drafters.ngram import Ngram
 from specrt.runtime.drafters.none import Plain
 from specrt.runtime.errors import RequestError
+from specrt.runtime.evenness import Undrafted, plain_reason
 from specrt.runtime.interfaces import Drafter, Session
 from specrt.runtime.open import open_session
 from specrt.runtime.prefix import common_prefix
@@ -300,36 +301,6 @@ class Stream(Iterator[Piece]):
             tuple(self._from_draft[part]),
             tuple(self._logprobs[part]),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Undrafted:
-    """Never drafts. reason: why, for the trace."""
-
-    reason: str
-
-    def budget(self) -> int:
-        return 0
-
-    def observe(self, step: Step) -> None:
-        """Learns nothing."""
-
-
-def plain_reason(manifest: Manifest) -> str:
-    """Why `auto` must not draft with this bundle, "" if it may.
-
-    A foreign graph may give a row other logits in a longer block, and so another text with drafts.
-    """
-    if manifest.flavour != "optimum":
-        return ""
-    for name in ("rows", "chunks"):
-        found = manifest.checks.get(name)
-        rms = found.get("rms") if isinstance(found, dict) else None
-        if rms is None:
-            return f"plain: the graph was not checked for {name}"
-        if rms != 0:
-            return f"plain: logits differ between block sizes (checks.{name}.rms is {rms:.2g})"
-    return ""
 
 
 def _open(folder: Path, flavour: str, graph: str, model: ModelInfo, **where: Any) -> Session:

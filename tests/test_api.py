@@ -10,9 +10,10 @@ import pytest
 
 import specrt.runtime.api as api
 from specrt.export.build import export
-from specrt.runtime.api import load, plain_reason
+from specrt.runtime.api import load
 from specrt.runtime.bundle import read_manifest
 from specrt.runtime.errors import RequestError
+from specrt.runtime.evenness import plain_reason, unevenness
 
 TINY = Path(__file__).parent / "golden" / "models" / "llama"
 PROMPT = [0, *([5, 9, 17, 33] * 5), 5, 9]
@@ -184,18 +185,30 @@ def test_two_models_do_not_disturb_each_other(tiny_bundle, model):
     assert one.result.tokens == fresh(tiny_bundle, PROMPT, max_tokens=20).tokens
 
 
+EVEN = {"rows": {"rms": 0.0}, "chunks": {"rms": 0.0}}
+
+
 @pytest.mark.parametrize(
-    ("checks", "reason"),
+    ("flavour", "checks", "uneven", "plain"),
     [
-        ({"rows": {"rms": 0.0}, "chunks": {"rms": 0.0}}, ""),
-        ({"rows": {"rms": 0.0}}, "plain: the graph was not checked for chunks"),
-        ({"rows": {"rms": 0.02}, "chunks": {"rms": 0.0}}, "plain: logits differ .*rows.rms is 0.0"),
+        ("optimum", EVEN, "", False),
+        ("optimum", {"rows": {"rms": 0.0}}, "the graph was not checked for chunks", True),
+        ("optimum", {**EVEN, "rows": {"rms": 0.02}}, "logits differ .*rows.rms is 0.02", True),
+        ("cpu", EVEN, "", False),
+        ("cpu", {}, "", False),
+        ("optimum", {**EVEN, "rows": {"rms": "0"}}, "the graph was not checked for rows", True),
+        ("cpu", {**EVEN, "rows": {"rms": 0.02}}, "logits differ .*rows.rms is 0.02", True),
+        ("cuda", EVEN, "the kernels of a GPU differ", False),
+        ("tensorrt", {}, "the kernels of a GPU differ", False),
     ],
 )
-def test_auto_drafts_with_a_foreign_graph_only_if_it_is_even(tiny_bundle, checks, reason):
-    manifest = replace(read_manifest(tiny_bundle), flavour="optimum", checks=checks)
-    found = plain_reason(manifest)
-    assert re.match(reason, found) if reason else found == ""
+def test_auto_drafts_where_text_with_drafts_is_the_same(
+    tiny_bundle, flavour, checks, uneven, plain
+):
+    manifest = replace(read_manifest(tiny_bundle), flavour=flavour, checks=checks)
+    found = unevenness(manifest)
+    assert re.match(uneven, found) if uneven else found == ""
+    assert plain_reason(manifest) == (f"plain: {found}" if plain else "")
 
 
 def test_the_trace_says_why_auto_did_not_draft(model, monkeypatch):
