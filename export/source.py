@@ -122,6 +122,13 @@ def open_source(source: str | Path, context: int | None = None) -> Checkpoint:
     raise SourceError(f"{source}: no such file or folder; give a GGUF file, a folder or a hub id")
 
 
+def open_draft(source: str | Path, context: int | None = None) -> Checkpoint:
+    """As open_source, but a draft whose own limit is shorter than `context` keeps its limit: it
+    drafts as far as it can."""
+    own = open_source(source)
+    return own if context is None or own.config.context <= context else open_source(source, context)
+
+
 def model_info(model: Checkpoint) -> ModelInfo:
     """What a bundle says of a checkpoint's model."""
     config = model.config

@@ -15,7 +15,7 @@ from golden.cases import CASES
 from safetensors.numpy import load_file, save_file
 
 from specrt.export import hub
-from specrt.export.source import open_source
+from specrt.export.source import open_draft, open_source
 from specrt.export.source_hf import FolderCheckpoint
 from specrt.runtime.errors import SourceError
 
@@ -191,6 +191,11 @@ def test_weights_that_are_not_finite_are_refused_when_read(bad, folder):
     change_tensors(folder, spoil)
     with pytest.raises(SourceError, match=f"tensor {name} holds NaN or infinite"):
         open_source(folder).tensor(name).float32()
+
+
+@pytest.mark.parametrize(("asked", "context"), [(None, 256), (100, 100), (256, 256), (999, 256)])
+def test_a_draft_keeps_its_own_limit_where_the_text_may_be_longer(folder, asked, context):
+    assert open_draft(folder, asked).config.context == context
 
 
 def test_a_name_that_is_no_tensor_is_refused(folder):
