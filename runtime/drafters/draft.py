@@ -1,4 +1,4 @@
-"""A second, smaller model writes a chain ahead, drawing as the request draws.
+"""A second, smaller model writes a chain ahead, drawing as the request draws, with the same noise.
 
 It sees only the text: before each proposal its cache is cut to what it shares with the text, and
 it reads what it lacks. Tokens accepted last time are the first ones it drafted, so in the usual
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specrt.runtime.distribution import Distribution, draw
+from specrt.runtime.distribution import Distribution
 from specrt.runtime.errors import BundleError
 from specrt.runtime.interfaces import Context, Session
 from specrt.runtime.prefix import common_prefix
@@ -45,8 +45,8 @@ class DraftModel:
         laws: list[Distribution] = []
         unread: Sequence[int] = tokens[known:]
         while True:
-            q = context.sampling.distribution(self._forward(unread))
-            drafted.append(draw(q, rng))
+            q = context.sampling.distribution(self._forward(unread), [*tokens, *drafted])
+            drafted.append(context.draw(q, len(drafted), rng))
             laws.append(q)
             if len(drafted) == budget:
                 return chain(drafted, tuple(laws), self._name)
