@@ -297,9 +297,14 @@ def test_each_token_has_the_colour_of_who_proposed_it(tiny_bundle: Path) -> None
     assert [shown.plain[s.start : s.end] for s in shown.spans if s.style == "green"] == [words[1]]
 
 
-def test_a_model_cannot_send_the_terminal_escape_sequences(tiny_bundle: Path) -> None:
+@pytest.mark.parametrize("control", ["\x1b[2J", "\x9b2J", "\x00", "\x08", "\r", "\x7f"])
+def test_a_model_cannot_send_the_terminal_control_characters(
+    tiny_bundle: Path, control: str
+) -> None:
     tokenizer = specrt.load(tiny_bundle).tokenizer
-    assert "\x1b" not in coloured(specrt.Piece("\x1b[2J", (5,), (True,)), tokenizer).plain
+    shown = coloured(specrt.Piece(f"a{control}\n\tb", (5,), (True,)), tokenizer).plain
+    assert [c for c in shown if not c.isprintable()] == ["\n", "\t"]
+    assert len(shown) == len(control) + 4
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
