@@ -30,7 +30,7 @@ def add(commands: Any) -> None:
     add("--draft", metavar="[KIND:]SOURCE", action="append", type=_draft, default=[],
         help="a smaller model with the same tokenizer; may be given again")  # fmt: skip
     add("--weights", choices=("carried", "int8", "int4", "w8a8", "fp32", "fp16"),
-        help="carried: its own 4-bit blocks, else 8 bits (the smallest that keeps its quality)")  # fmt: skip
+        help="carried: own 4-bit blocks, else 8 bits (the smallest of good quality)")  # fmt: skip
     add("--context", type=int, metavar="N", help="most tokens of a text (the model's own limit)")
     add("--flavour", choices=("cpu", "cuda", "tensorrt"), default="cpu", help="for what (cpu)")
     add("--kernels", choices=("native", "stock"),
