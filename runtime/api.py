@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from specrt.runtime.bundle import (
     DrafterInfo,
@@ -33,8 +33,9 @@ from specrt.runtime.errors import RequestError
 from specrt.runtime.evenness import Undrafted, plain_reason
 from specrt.runtime.interfaces import Drafter, Session
 from specrt.runtime.open import open_session
+from specrt.runtime.options import How, sampling
 from specrt.runtime.prefix import common_prefix
-from specrt.runtime.sampling import Sampling
+from specrt.runtime.rules import COUPLED
 from specrt.runtime.text import TextStream, encode, load_tokenizer, real_ids
 from specrt.runtime.trace import Step, Trace
 
@@ -106,11 +107,24 @@ class Model:
 
     def generate(self, prompt: Prompt | None = None, **options: Any) -> Result:
         """Write one text to its end; the arguments are those of `stream`."""
+        return self.samples(prompt, **options)[0]
+
+    def samples(
+        self, prompt: Prompt | None = None, n: int = 1, *, seed: int | None = None, **options: Any
+    ) -> list[Result]:
+        """Write n texts for one prompt, which is read once, with the seeds seed, seed + 1, …: each
+        is what `generate` writes with its seed. The other arguments are those of `stream`."""
+        if n < 1:
+            raise RequestError(f"n must be 1 text or more, not {n}")
+        first = secrets.randbits(32) if seed is None else seed
+        results = []
         with self._turn:
-            stream = self.stream(prompt, **options)
-            for _ in stream:
-                pass
-            return stream.result
+            for i in range(n):
+                stream = self.stream(prompt, seed=first + i, **options)
+                for _ in stream:
+                    pass
+                results.append(stream.result)
+        return results
 
     def stream(
         self,
@@ -120,33 +134,37 @@ class Model:
         raw: bool = False,
         drafter: str | None = None,
         budget: int = AUTO_BUDGET,
+        rule: str = COUPLED.name,
         max_tokens: int = 256,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
         seed: int | None = None,
         stop: str | Sequence[str] = (),
         logprobs: int | None = None,
+        processed_logprobs: bool = False,
         traced: bool = False,
+        **how: Unpack[How],
     ) -> "Stream":
         """Write one text, a `Piece` at a time.
 
         prompt: the user's question, or with `raw` a text to continue, or token ids. messages: a
         conversation instead, [{"role": "user", "content": "…"}, …]. budget: most tokens to draft in
-        a step. temperature 0 is greedy. seed: of all draws, None takes a fresh one. stop: texts to
-        end before. logprobs: report each token's, and those of so many best ones. traced: keep
-        each step's detail. Raises RequestError for what cannot be used.
+        a step. rule: of verification; under "coupled" the seed alone decides the text, whatever
+        drafts. seed: of all draws, None takes a fresh one. stop: texts to end before. logprobs:
+        report each token's, and those of so many best ones; the model's own, or with
+        processed_logprobs after penalties and bans. traced: keep each step's detail. how:
+        temperature (0 is greedy), top_k, top_p, penalties and the like, see `How`. Raises
+        RequestError for what cannot be used.
         """
         name = self._default if drafter is None else drafter
         request = Request(
             prompt=self._prompt(prompt, messages, raw),
             max_tokens=max_tokens,
-            sampling=Sampling(temperature, top_k, top_p, min_p),
+            sampling=sampling(how, self.tokenizer),
             seed=secrets.randbits(32) if seed is None else seed,
             stop=frozenset(self.manifest.model.eos_ids),
             logprobs=logprobs,
             traced=traced,
+            rule=rule,
+            processed_logprobs=processed_logprobs,
         )
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         text = TextStream(self.tokenizer, stops)

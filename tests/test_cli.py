@@ -18,6 +18,7 @@ from specrt.commands.options import REQUEST, Parser, add_request, request
 from specrt.console import coloured
 from specrt.runtime.bundle import read_manifest
 from specrt.runtime.errors import CheckError
+from specrt.runtime.options import How
 
 PROMPT = "the model the model the model"
 
@@ -119,7 +120,7 @@ def test_only_the_request_options_that_were_given_are_passed_on() -> None:
 
 
 def test_request_options_are_arguments_of_stream() -> None:
-    arguments = specrt.Model.stream.__annotations__
+    arguments = {*specrt.Model.stream.__annotations__, *How.__annotations__}
     assert [name for name in REQUEST if name not in arguments] == []
 
 

@@ -90,6 +90,10 @@ class TokenPrinter:
             sys.stdout.write(piece.text)
             sys.stdout.flush()
 
+    def title(self, title: str) -> None:
+        """A line above a text, where there are several."""
+        print(f"--- {title}")
+
     def end(self) -> None:
         print()
 
@@ -172,11 +176,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def stats(summary: Mapping[str, Any]) -> str:
-    """A run's figures in one line."""
+    """A run's figures in one line, which says so where the text is not the model's own."""
     speed = f"{summary['tokens']} tokens, {summary['tokens_per_s']:.1f} tokens/s"
     first = f"first token {summary['ttft_s']:.2f} s"
+    lossy = f", LOSSY by rule {summary['rule']}" if summary["lossy"] else ""
     drafted = summary["drafted"]
     if not drafted:
-        return f"{speed}, {first}, nothing drafted"
+        return f"{speed}, {first}, nothing drafted{lossy}"
     rate = f"{summary['accepted']} of {drafted} drafted tokens accepted"
-    return f"{speed}, {first}, {rate}, {summary['tokens_per_step']:.2f} tokens/step"
+    return f"{speed}, {first}, {rate}, {summary['tokens_per_step']:.2f} tokens/step{lossy}"

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import secrets
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -27,7 +28,7 @@ def add(commands: Any) -> None:
         does="write text for a prompt",
         examples=(
             'specrt generate bundle "Explain KV caches."\n'
-            'specrt generate bundle "Write a haiku." --temperature 0.8 --seed 7\n'
+            'specrt generate bundle "Write a haiku." --temperature 0.8 --seed 7 -n 3\n'
             "cat notes.txt | specrt generate bundle - --stats\n"
             'specrt generate bundle "def add(a, b):" --raw --stop "def " --json'
         ),
@@ -44,46 +45,59 @@ def add(commands: Any) -> None:
         default=argparse.SUPPRESS,
         help="continue the prompt, no chat template",
     )
+    add("-n", type=int, metavar="N", default=1, help="texts to write, seeds S, S + 1, … (1)")
     add("--logprobs", type=int, metavar="N", default=argparse.SUPPRESS,
         help="with --json: each token's log-probability and the N best")  # fmt: skip
+    add("--processed-logprobs", action="store_true", default=argparse.SUPPRESS,
+        help="the log-probabilities after penalties and bans")  # fmt: skip
     add_provider(parser)
     add("--stats", action="store_true", help="say how fast it was, on stderr")
     add("--trace", metavar="FILE", type=Path, help="write a JSON line for each step")
-    add("--json", action="store_true", help="print one JSON object instead of text")
+    add("--json", action="store_true", help="print a JSON object instead of each text")
 
 
 def run(args: argparse.Namespace) -> int:
     import specrt
-    from specrt.bench.environment import peak_rss_mb
     from specrt.console import TokenPrinter, say, stats
     from specrt.runtime.writing import writing_file
 
     options = request(args)
     if "logprobs" in options and not args.json:
         raise RequestError("--logprobs are shown in JSON only; add --json")
+    if "processed_logprobs" in options and "logprobs" not in options:
+        raise RequestError("--processed-logprobs says which; ask for them with --logprobs N")
+    if args.n < 1:
+        raise RequestError(f"-n must be 1 text or more, not {args.n}")
+    seed = options.pop("seed", None)
+    first = secrets.randbits(32) if seed is None else seed
     prompt = read_prompt(args.prompt)
     model = specrt.load(args.bundle, provider=args.provider)
+    show = None if args.json else TokenPrinter(model.tokenizer)
     with ExitStack() as stack:
         trace = stack.enter_context(writing_file(args.trace)) if args.trace else None
-        stream = model.stream(prompt, **options, traced=trace is not None)
-        show = None if args.json else TokenPrinter(model.tokenizer)
-        for piece in stream:
+        for i in range(args.n):
+            stream = model.stream(prompt, **options, seed=first + i, traced=trace is not None)
+            if show and args.n > 1:
+                show.title(f"seed {first + i}")
+            for piece in stream:
+                if show:
+                    show.write(piece)
+            result = stream.result
             if show:
-                show.write(piece)
-        result = stream.result
-        if trace:
-            trace.writelines(json.dumps(step.record()) + "\n" for step in result.trace.steps)
-    summary = result.trace.summary()
-    if show:
-        show.end()
-    else:
-        logprobs = {"logprobs": [asdict(one) for one in result.logprobs]} if result.logprobs else {}
-        ids = {"token_ids": list(result.tokens)}
-        print(
-            json.dumps(
-                {**summary, "text": result.text, **ids, **logprobs, "peak_rss_mb": peak_rss_mb()}
-            )
-        )
-    if args.stats:
-        say(stats(summary))
+                show.end()
+            else:
+                print(json.dumps(_object(result)))
+            if args.stats:
+                say(stats(result.trace.summary()))
+            if trace:
+                trace.writelines(json.dumps(step.record()) + "\n" for step in result.trace.steps)
     return 0
+
+
+def _object(result: Any) -> dict[str, Any]:
+    """A text and its figures for a program."""
+    from specrt.bench.environment import peak_rss_mb
+
+    logprobs = {"logprobs": [asdict(one) for one in result.logprobs]} if result.logprobs else {}
+    texts = {"text": result.text, "token_ids": list(result.tokens)}
+    return {**result.trace.summary(), **texts, **logprobs, "peak_rss_mb": peak_rss_mb()}

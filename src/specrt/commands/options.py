@@ -15,8 +15,10 @@ Run = Callable[[argparse.Namespace], int]
 
 PROVIDERS = ("auto", "cpu", "cuda", "tensorrt")
 REQUEST = (
-    *("drafter", "max_tokens", "temperature", "top_k", "top_p", "min_p"),
-    *("seed", "stop", "logprobs", "raw"),
+    *("drafter", "rule", "max_tokens", "seed", "stop", "logprobs", "processed_logprobs", "raw"),
+    *("temperature", "top_k", "top_p", "min_p", "typical_p"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram"),
+    *("min_tokens", "logit_bias", "bad_words"),
 )
 
 
@@ -49,23 +51,54 @@ def add_command(
 
 def add_request(parser: argparse.ArgumentParser) -> None:
     """The options of one text, named as in the Python API."""
-    add = parser.add_argument_group("what to write").add_argument
-    none = argparse.SUPPRESS
-    add("--drafter", metavar="D", default=none, help="none, auto, ngram, draft, or a+b (auto)")
-    add("--max-tokens", type=int, metavar="N", default=none, help="most tokens to write (256)")
-    add("--temperature", type=float, metavar="T", default=none, help="0 is greedy (0)")
-    add("--top-k", type=int, metavar="K", default=none, help="only the K most likely (0: off)")
-    add("--top-p", type=float, metavar="P", default=none, help="only the likeliest mass P (1: off)")
-    add(
-        "--min-p",
-        type=float,
-        metavar="P",
-        default=none,
-        help="only above P times the best (0: off)",
-    )
-    add("--seed", type=int, metavar="S", default=none, help="of the draws (a fresh one)")
-    help = "end before this text; may be given again"
-    add("--stop", type=text, metavar="STR", action="append", default=none, help=help)
+    add = _adding(parser, "what to write")
+    add("--drafter", "D", "none, auto, ngram, draft, or a+b (auto)")
+    add("--max-tokens", "N", "most tokens to write (256)", type=int)
+    add("--min-tokens", "N", "fewest, before a stop token may come (0)", type=int)
+    add("--seed", "S", "of the draws (a fresh one)", type=int)
+    add("--stop", "STR", "end before this text; may be given again", type=text, action="append")
+    add = _adding(parser, "how to choose tokens")
+    add("--temperature", "T", "0 is greedy (0)", type=float)
+    add("--top-k", "K", "only the K most likely (0: off)", type=int)
+    add("--top-p", "P", "only the likeliest mass P (1: off)", type=float)
+    add("--min-p", "P", "only above P times the best (0: off)", type=float)
+    add("--typical-p", "P", "only the mass P of typical surprise (1: off)", type=float)
+    add("--repetition-penalty", "R", "scale down tokens in prompt and text (1: off)", type=float)
+    add("--presence-penalty", "X", "off tokens already written (0)", type=float)
+    add("--frequency-penalty", "X", "the same for each time written (0)", type=float)
+    add("--no-repeat-ngram", "N", "no N tokens in a row come twice (0: off)", type=int)
+    help = "add B to a token's logit; may be given again"
+    add("--logit-bias", "ID=B", help, type=_bias, action=_Biases)
+    help = "never write this; may be given again"
+    add("--bad-words", "STR", help, type=text, action="append")
+    add("--rule", "R", "how drafts are verified, see docs/verification.md (coupled)")
+
+
+def _adding(parser: argparse.ArgumentParser, title: str) -> Callable[..., None]:
+    """A function that adds an option without a default to a new group."""
+    group = parser.add_argument_group(title)
+
+    def add(name: str, metavar: str, help: str, **more: Any) -> None:
+        group.add_argument(name, metavar=metavar, help=help, default=argparse.SUPPRESS, **more)
+
+    return add
+
+
+def _bias(argument: str) -> tuple[int, float]:
+    token, _, bias = argument.partition("=")
+    try:
+        return int(token), float(bias)
+    except ValueError:
+        message = f"{argument!r} is not of the form 17=-2.5, a token id and a number"
+        raise argparse.ArgumentTypeError(message) from None
+
+
+class _Biases(argparse.Action):
+    """Gathers biases in one mapping."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        held = getattr(namespace, self.dest, {})
+        setattr(namespace, self.dest, {**held, values[0]: values[1]})
 
 
 def add_provider(parser: argparse.ArgumentParser) -> None:
