@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 READY = $(VENV)/.specrt-is-installed
 SOURCES := $(shell find bench export models runtime src -type f -not -name '*.pyc')
 
-.PHONY: demo test lint bench
+.PHONY: demo test lint bench sanitize
 
 demo: $(READY)  ## one answer, plainly and speculatively, side by side
 	$(BIN)/specrt demo
@@ -18,6 +18,21 @@ lint: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# A package without its library, then the library as gcc checks it. What checks is loaded before
+# Python, and so is what it asks how to throw.
+SANITIZED = $(VENV)/sanitized
+SANITIZE = -std=c11 -O1 -g1 -ffp-contract=off -fPIC -shared -fsanitize=address,undefined \
+    -fno-sanitize-recover=undefined -fno-omit-frame-pointer -Wall -Wextra -Wno-unknown-pragmas -Werror
+
+sanitize: $(READY)  ## the native kernels' tests, ended by the first byte read or written out of place
+	CC=false $(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(SANITIZED) .
+	rm -rf build
+	gcc $(SANITIZE) -o $(SANITIZED)/specrt/runtime/libspecrt.so runtime/native/*.c -lm
+	PYTHONPATH=$(SANITIZED) LD_PRELOAD="$$(gcc -print-file-name=libasan.so) libstdc++.so.6" \
+	    ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	    $(BIN)/python -m pytest -rN --capture=sys -p no:cacheprovider tests/test_native.py \
+	    tests/test_native_attention.py tests/test_native_safety.py
 
 # The figures in README.md. Bundles are made once and kept beside the checkpoints.
 BUNDLES = $(shell $(BIN)/python -c 'from specrt.pull import home; print(home() / "bundles")')
