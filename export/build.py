@@ -19,7 +19,7 @@ from specrt.export.graph import write_decoder
 from specrt.export.quality import GOOD, measure, sample_length, sample_text
 from specrt.export.quantize import Packed
 from specrt.export.reference import reference_logits
-from specrt.export.source import Checkpoint, model_info, open_source
+from specrt.export.source import Checkpoint, model_info, open_draft, open_source
 from specrt.models.decoder import layer_weights
 from specrt.runtime import native
 from specrt.runtime.errors import SourceError
@@ -97,7 +97,7 @@ def export(
         native.path()  # or ProviderError now, not after the work
     target = open_source(source, context)
     names = ["draft", *(f"draft{i}" for i in range(2, len(drafts) + 1))]
-    models = {name: open_source(draft, context) for name, draft in zip(names, drafts, strict=False)}
+    models = {name: open_draft(draft, context) for name, draft in zip(names, drafts, strict=False)}
     for name, draft in models.items():
         check_same_tokens(target, draft, name)
     with writing(out) as folder:

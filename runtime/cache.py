@@ -124,12 +124,13 @@ class SharedCache:
 
     def _resize(self, capacity: int) -> None:
         capacity = -(-capacity // self._tile) * self._tile
-        old, self._values = self._values, []
+        grown = []
         for index, buffer in enumerate(self._buffers):
             shape = buffer.shape(self._kv_heads, capacity, self._head_dim)
             array = np.zeros(shape, self._dtype)
-            if old:
+            if self._values:
                 used = -(-self.length // buffer.tile)
-                array[:, :, :used] = old[index].numpy()[:, :, :used]
-            self._values.append(ort.OrtValue.ortvalue_from_numpy(array, self._device))
-        self._capacity, self._bound = capacity, None
+                array[:, :, :used] = self._values[index].numpy()[:, :, :used]
+            grown.append(ort.OrtValue.ortvalue_from_numpy(array, self._device))
+        self._bound = None  # first: what is bound is never taken for what is there
+        self._capacity, self._values = capacity, grown

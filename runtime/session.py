@@ -183,8 +183,9 @@ class Session:
         bound = self._buffers.get(name)
         if bound is None or bound[0].shape != shape:
             array = np.empty(shape, TYPES[self._inputs[name].type])
-            bound = self._buffers[name] = array, ort.OrtValue.ortvalue_from_numpy(array)
+            bound = array, ort.OrtValue.ortvalue_from_numpy(array)
             self._binding.bind_ortvalue_input(name, bound[1])
+            self._buffers[name] = bound  # last: an interrupt before it leaves nothing unbound
         bound[0][...] = content
         if self._copies:
             self._binding.bind_ortvalue_input(name, bound[1])

@@ -214,14 +214,11 @@ def test_a_stream_may_end_anywhere(folder: Path, wanted: Any, drafter: str, end:
         assert found == right[pieces % 2]
 
 
-SPARED = ("_feed", "_resize")  # of session and cache, which leave a buffer half bound
-
-
 class Interrupter:
     """Raises KeyboardInterrupt at the n-th line that Python runs inside specrt.runtime.
 
     Not at a `with`, which is traced once more when its block is left: there Python looks at no
-    signal, and nothing would close what the statement opened. Nor in SPARED.
+    signal, and nothing would close what the statement opened.
     """
 
     def __init__(self, at: int) -> None:
@@ -231,8 +228,7 @@ class Interrupter:
         if not frame.f_code.co_filename.startswith(self.root):
             return None
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-        spared = frame.f_code.co_name in SPARED or line.lstrip().startswith("with ")
-        if event == "line" and not spared:
+        if event == "line" and not line.lstrip().startswith("with "):
             self.left -= 1
             if self.left == 0:
                 raise KeyboardInterrupt

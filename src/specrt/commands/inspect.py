@@ -17,6 +17,7 @@ from specrt.runtime.bundle import (
     read_manifest,
 )
 from specrt.runtime.errors import ProviderError
+from specrt.runtime.evenness import unevenness
 
 _WIDTH = 11  # of the left column
 
@@ -59,6 +60,8 @@ def describe(folder: Path, manifest: Manifest) -> Iterator[str]:
         "template", "yes" if manifest.chat_template else "none, prompts are used as they are"
     )
     yield from _checks(manifest.checks)
+    why = unevenness(manifest)
+    yield _line("drafts", f"may change near ties: {why}" if why else "leave the text as it is")
     for drafter in manifest.drafters:
         yield _line("drafter", f"{drafter.name} ({drafter.kind})")
         lines = [
@@ -95,8 +98,7 @@ def _model(
 
 def _checks(checks: Mapping[str, Any]) -> Iterator[str]:
     for name, value in checks.items():
-        shown = value if isinstance(value, str) else json.dumps(value)
-        yield _line("check", f"{name} {shown}")
+        yield _line("check", f"{name} {json.dumps(value)}")
 
 
 def _line(name: str, value: str) -> str:
