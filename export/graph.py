@@ -11,11 +11,11 @@ from typing import Protocol
 import numpy as np
 
 from specrt.export.flavour import CPU, Flavour
-from specrt.export.operators import Linear
+from specrt.export.operators import Linear, Rows
 from specrt.export.quantize import Packed
 from specrt.export.writer import GraphWriter
 from specrt.models.config import DecoderConfig, Layer
-from specrt.models.decoder import decoder
+from specrt.models.decoder import Normed, decoder
 
 
 class Weights(Protocol):
@@ -72,17 +72,23 @@ class DecoderGraph:
     def linear(self, x: str, weights: Sequence[str], biased: bool) -> str:
         return self.use.linear(self.graph, x, self._linear(weights, biased))
 
+    def norm_linear(
+        self, rows: Normed[str], weights: Sequence[str], biased: bool
+    ) -> tuple[str, str]:
+        return self.use.norm_linear(self.graph, self._rows(rows), self._linear(weights, biased))
+
     def attention(self, qkv: str, index: int, layer: Layer) -> str:
         if self.config.qk_norm:
             for part in "qk":
                 self._norm_weight(f"model.layers.{index}.self_attn.{part}_norm.weight")
         return self.attend(self.graph, qkv, index, layer)
 
-    def feed_forward(
-        self, x: str, gate_up: Sequence[str], down: Sequence[str], biased: bool
-    ) -> str:
+    def norm_feed_forward(
+        self, rows: Normed[str], gate_up: Sequence[str], down: Sequence[str], biased: bool
+    ) -> tuple[str, str]:
         maps = self._linear(gate_up, biased), self._linear(down, biased)
-        return self.use.feed_forward(self.graph, x, *maps, self.config.activation)
+        normed, activation = self._rows(rows), self.config.activation
+        return self.use.norm_feed_forward(self.graph, normed, *maps, activation)
 
     def tap(self, x: str, index: int) -> None:
         self.taps[index] = x
@@ -98,6 +104,10 @@ class DecoderGraph:
             bent = self.graph.call("Tanh", self.graph.call("Div", logits, limit))
             logits = self.graph.call("Mul", bent, limit)
         return logits
+
+    def _rows(self, rows: Normed[str]) -> Rows:
+        weight, epsilon = self._norm_weight(rows.weight), self.config.norm_eps
+        return Rows(rows.x, rows.update or "", weight, epsilon)
 
     def _linear(self, weights: Sequence[str], biased: bool) -> Linear:
         bias = ""

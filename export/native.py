@@ -87,18 +87,41 @@ def gate(graph: GraphWriter, gate_up: str, activation: str) -> str:
     return graph.call("Gate", gate_up, activation=ACTIVATIONS[activation], domain=DOMAIN)
 
 
-def feed_forward(
-    graph: GraphWriter,
-    x: str,
-    weights: Sequence[str],
-    activation: str,
-    biases: Sequence[str] = ("", ""),
-) -> str:
-    """x times gate and up side by side, the gate's activation times up, times down; weights and
-    biases: the constants of gate and up, and of down."""
-    return graph.call(
-        "FeedForward", x, *weights, *biases, activation=ACTIVATIONS[activation], domain=DOMAIN
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows (1, S, n) to be normed with a weight: x + update, or x where update is ""."""
+
+    x: str
+    update: str
+    weight: str
+    epsilon: float
+
+
+def norm_linear(graph: GraphWriter, rows: Rows, inputs: Sequence[str]) -> tuple[str, str]:
+    """The normed rows times packed weights plus bias (the inputs), and the sum of the rows."""
+    return _of_normed(graph, "MatMul", rows, inputs)
+
+
+def norm_feed_forward(
+    graph: GraphWriter, rows: Rows, inputs: Sequence[str], activation: str
+) -> tuple[str, str]:
+    """The normed rows times gate and up side by side, the gate's activation times up, times down,
+    and the sum of the rows. inputs: packed gate_up and down, their biases."""
+    return _of_normed(graph, "FeedForward", rows, inputs, activation=ACTIVATIONS[activation])
+
+
+def _of_normed(
+    graph: GraphWriter, op: str, rows: Rows, inputs: Sequence[str], **attributes: int
+) -> tuple[str, str]:
+    y, *total = graph.node(
+        op,
+        [rows.x, *inputs, rows.weight, rows.update],
+        2 if rows.update else 1,
+        epsilon=rows.epsilon,
+        domain=DOMAIN,
+        **attributes,
     )
+    return y, total[0] if total else rows.x
 
 
 def norm(graph: GraphWriter, x: str, weight: str, epsilon: float) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from specrt.export import native
 from specrt.export.linear import embedding, linear
+from specrt.export.native import Rows
 from specrt.export.quantize import Packed
 from specrt.export.writer import GraphWriter
 from specrt.runtime.native import DOMAIN
@@ -53,10 +54,14 @@ class Operators(Protocol):
         """x (1, S, cols) times the transposed weights plus bias: (1, S, rows)."""
         ...
 
-    def feed_forward(
-        self, graph: GraphWriter, x: str, gate_up: Linear, down: Linear, activation: str
-    ) -> str:
-        """The three maps of a layer with the gate between them."""
+    def norm_linear(self, graph: GraphWriter, rows: Rows, map: Linear) -> tuple[str, str]:
+        """`linear` of the normed rows, and their sum."""
+        ...
+
+    def norm_feed_forward(
+        self, graph: GraphWriter, rows: Rows, gate_up: Linear, down: Linear, activation: str
+    ) -> tuple[str, str]:
+        """The three maps of a layer with the gate between them, of the normed rows; their sum."""
         ...
 
     def embedding(self, graph: GraphWriter, ids: str, name: str, packed: Packed) -> str:
@@ -91,10 +96,13 @@ class Fused:
     def linear(self, graph: GraphWriter, x: str, map: Linear) -> str:
         return linear(graph, x, map.name, map.packed, map.bias)
 
-    def feed_forward(
-        self, graph: GraphWriter, x: str, gate_up: Linear, down: Linear, activation: str
-    ) -> str:
-        return _in_parts(self, graph, x, gate_up, down, activation)
+    def norm_linear(self, graph: GraphWriter, rows: Rows, map: Linear) -> tuple[str, str]:
+        return _norm_linear(self, graph, rows, map)
+
+    def norm_feed_forward(
+        self, graph: GraphWriter, rows: Rows, gate_up: Linear, down: Linear, activation: str
+    ) -> tuple[str, str]:
+        return _norm_feed_forward(self, graph, rows, gate_up, down, activation)
 
     def embedding(self, graph: GraphWriter, ids: str, name: str, packed: Packed) -> str:
         return embedding(graph, ids, name, packed)
@@ -128,10 +136,13 @@ class Plain:
         product = graph.call("MatMul", x, weights)
         return graph.call("Add", product, map.bias) if map.bias else product
 
-    def feed_forward(
-        self, graph: GraphWriter, x: str, gate_up: Linear, down: Linear, activation: str
-    ) -> str:
-        return _in_parts(self, graph, x, gate_up, down, activation)
+    def norm_linear(self, graph: GraphWriter, rows: Rows, map: Linear) -> tuple[str, str]:
+        return _norm_linear(self, graph, rows, map)
+
+    def norm_feed_forward(
+        self, graph: GraphWriter, rows: Rows, gate_up: Linear, down: Linear, activation: str
+    ) -> tuple[str, str]:
+        return _norm_feed_forward(self, graph, rows, gate_up, down, activation)
 
     def embedding(self, graph: GraphWriter, ids: str, name: str, packed: Packed) -> str:
         return graph.call("Gather", self._weights(graph, name, packed), ids)
@@ -171,16 +182,22 @@ class Native:
         weights = graph.constant(map.name, map.packed.data)
         return graph.call("MatMul", x, weights, map.bias, domain=DOMAIN)
 
-    def feed_forward(
-        self, graph: GraphWriter, x: str, gate_up: Linear, down: Linear, activation: str
-    ) -> str:
+    def norm_linear(self, graph: GraphWriter, rows: Rows, map: Linear) -> tuple[str, str]:
+        if map.packed.format != native.PACKED:
+            return _norm_linear(self, graph, rows, map)
+        weights = graph.constant(map.name, map.packed.data)
+        return native.norm_linear(graph, rows, [weights, map.bias])
+
+    def norm_feed_forward(
+        self, graph: GraphWriter, rows: Rows, gate_up: Linear, down: Linear, activation: str
+    ) -> tuple[str, str]:
         maps = (gate_up, down)
         whole_tiles = gate_up.parts == 2 or gate_up.packed.rows % (2 * native.TILE) == 0
         if not whole_tiles or any(map.packed.format != native.PACKED for map in maps):
-            return _in_parts(self, graph, x, gate_up, down, activation)
+            return _norm_feed_forward(self, graph, rows, gate_up, down, activation)
         weights = [graph.constant(map.name, map.packed.data) for map in maps]
-        biases = [map.bias for map in maps]
-        return native.feed_forward(graph, x, weights, activation.removesuffix("_tanh"), biases)
+        inputs = [*weights, *(map.bias for map in maps)]
+        return native.norm_feed_forward(graph, rows, inputs, activation.removesuffix("_tanh"))
 
     def embedding(self, graph: GraphWriter, ids: str, name: str, packed: Packed) -> str:
         if packed.format != native.PACKED:
@@ -188,10 +205,22 @@ class Native:
         return graph.call("Embedding", ids, graph.constant(name, packed.data), domain=DOMAIN)
 
 
-def _in_parts(
-    use: Operators, graph: GraphWriter, x: str, gate_up: Linear, down: Linear, activation: str
-) -> str:
-    return use.linear(graph, use.gate(graph, use.linear(graph, x, gate_up), activation), down)
+def _normed(use: Operators, graph: GraphWriter, rows: Rows) -> tuple[str, str]:
+    if not rows.update:
+        return use.norm(graph, rows.x, rows.weight, rows.epsilon), rows.x
+    return use.add_norm(graph, rows.x, rows.update, rows.weight, rows.epsilon)
+
+
+def _norm_linear(use: Operators, graph: GraphWriter, rows: Rows, map: Linear) -> tuple[str, str]:
+    normed, total = _normed(use, graph, rows)
+    return use.linear(graph, normed, map), total
+
+
+def _norm_feed_forward(
+    use: Operators, graph: GraphWriter, rows: Rows, gate_up: Linear, down: Linear, activation: str
+) -> tuple[str, str]:
+    both, total = _norm_linear(use, graph, rows, gate_up)
+    return use.linear(graph, use.gate(graph, both, activation), down), total
 
 
 def _from_int8(graph: GraphWriter, name: str, packed: Packed, scales: str) -> str:

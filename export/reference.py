@@ -10,7 +10,7 @@ import numpy as np
 
 from specrt.export.source import Checkpoint
 from specrt.models.config import Layer, Rope
-from specrt.models.decoder import decoder
+from specrt.models.decoder import Normed, decoder
 
 SLICE = 32 << 20  # weights dequantised at a time
 
@@ -59,6 +59,12 @@ class Reference:
                 product += self._vector(name.removesuffix("weight") + "bias")
         return np.concatenate(products, axis=1)
 
+    def norm_linear(
+        self, rows: Normed[np.ndarray], weights: Sequence[str], biased: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        total = rows.x if rows.update is None else rows.x + rows.update
+        return self.linear(self.norm(total, rows.weight), weights, biased), total
+
     def attention(self, qkv: np.ndarray, index: int, layer: Layer) -> np.ndarray:
         config, rows = self.config, len(qkv)
         groups, head = config.heads // config.kv_heads, config.head_dim
@@ -82,13 +88,14 @@ class Reference:
         self._progress(index + 1, len(config.layers))
         return np.ascontiguousarray(mixed.transpose(1, 0, 2)).reshape(rows, -1)
 
-    def feed_forward(
-        self, x: np.ndarray, gate_up: Sequence[str], down: Sequence[str], biased: bool
-    ) -> np.ndarray:
-        gate, up = np.split(self.linear(x, gate_up, biased), 2, axis=1)
+    def norm_feed_forward(
+        self, rows: Normed[np.ndarray], gate_up: Sequence[str], down: Sequence[str], biased: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        both, total = self.norm_linear(rows, gate_up, biased)
+        gate, up = np.split(both, 2, axis=1)
         gate = activation(gate, self.config.activation)
         gate *= up
-        return self.linear(gate, down, biased)
+        return self.linear(gate, down, biased), total
 
     def tap(self, x: np.ndarray, index: int) -> None:
         """Nothing here reads taps."""

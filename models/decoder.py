@@ -6,7 +6,8 @@ Who gives the operations decides what comes out: `export.graph` writes ONNX node
 """
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from specrt.models.config import DecoderConfig, Layer
 
@@ -32,14 +33,21 @@ class Ops(Protocol[Value]):
         """x times the transposed weights, whose output columns stand side by side."""
         ...
 
+    def norm_linear(
+        self, rows: "Normed[Value]", weights: Sequence[str], biased: bool
+    ) -> tuple[Value, Value]:
+        """`linear` of the normed rows, and their sum."""
+        ...
+
     def attention(self, qkv: Value, index: int, layer: Layer) -> Value:
         """Attention of packed queries, keys and values over the cache: (rows, heads * head_dim)."""
         ...
 
-    def feed_forward(
-        self, x: Value, gate_up: Sequence[str], down: Sequence[str], biased: bool
-    ) -> Value:
-        """x times gate and up side by side, activation(gate) * up, times down: (rows, hidden)."""
+    def norm_feed_forward(
+        self, rows: "Normed[Value]", gate_up: Sequence[str], down: Sequence[str], biased: bool
+    ) -> tuple[Value, Value]:
+        """The normed rows times gate and up side by side, activation(gate) * up, times down:
+        (rows, hidden), and the sum of the rows."""
         ...
 
     def tap(self, x: Value, index: int) -> None:
@@ -49,6 +57,15 @@ class Ops(Protocol[Value]):
     def head(self, x: Value, table: str) -> Value:
         """Logits of the rows that are asked for: (n, vocab)."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Normed(Generic[Value]):
+    """The RMS norm, with this weight, of the sum of x and update, or of x where that is None."""
+
+    x: Value
+    update: Value | None
+    weight: str
 
 
 def layer_weights(config: DecoderConfig, index: int) -> dict[str, tuple[str, ...]]:
@@ -74,21 +91,18 @@ def decoder(ops: Ops[Value], config: DecoderConfig) -> tuple[Value, Value]:
     for index, layer in enumerate(config.layers):
         name, weights = f"model.layers.{index}", layer_weights(config, index)
         first_norm = f"{name}.input_layernorm.weight"
-        if update is None:
-            normed = ops.norm(x, first_norm)
-        else:
-            normed, x = ops.add_norm(x, update, first_norm)
+        rows = Normed(x, update, first_norm)
+        qkv, x = ops.norm_linear(rows, weights["qkv"], config.qkv_bias)
         ops.tap(x, index)
-
-        qkv = ops.linear(normed, weights["qkv"], config.qkv_bias)
         update = ops.linear(ops.attention(qkv, index, layer), weights["output"], config.output_bias)
         second_norm = f"{name}.post_attention_layernorm.weight"
         if config.sandwich:
             update = ops.norm(update, second_norm)
             second_norm = f"{name}.pre_feedforward_layernorm.weight"
-        normed, x = ops.add_norm(x, update, second_norm)
 
-        update = ops.feed_forward(normed, weights["gate_up"], weights["down"], config.mlp_bias)
+        rows = Normed(x, update, second_norm)
+        maps = weights["gate_up"], weights["down"]
+        update, x = ops.norm_feed_forward(rows, *maps, config.mlp_bias)
         if config.sandwich:
             update = ops.norm(update, f"{name}.post_feedforward_layernorm.weight")
     assert update is not None, "a decoder has at least one layer"

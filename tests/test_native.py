@@ -172,7 +172,7 @@ def test_the_gate_is_close_to_exact_and_the_same_on_every_path(
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("activation", ["silu", "gelu"])
 @pytest.mark.parametrize(("width", "fused"), [(96, False), (96, True), (80, True), (37, False)])
-def test_feed_forward_has_the_bits_of_its_three_parts(
+def test_feed_forward_has_the_bits_of_its_parts(
     width: int, fused: bool, activation: str, biased: bool, path: str, tmp_path: Path
 ) -> None:
     rng = np.random.default_rng(8)
@@ -190,18 +190,50 @@ def test_feed_forward_has_the_bits_of_its_three_parts(
         if biased:
             for i, n in enumerate((2 * width, 50)):
                 biases[i] = graph.constant(f"b{i}", rng.standard_normal(n).astype(np.float32))
-        one = emit.feed_forward(graph, x, names, activation, biases)
-        first = graph.call("MatMul", x, names[0], biases[0], domain=native.DOMAIN)
+        weight = graph.constant("w", np.linspace(0.5, 2, 64).astype(np.float32))
+        update = graph.call("Mul", x, x)
+        rows = emit.Rows(x, update, weight, 1e-5)
+        one, total = emit.norm_feed_forward(graph, rows, [*names, *biases], activation)
+        normed, sum = emit.add_norm(graph, x, update, weight, 1e-5)
+        first = graph.call("MatMul", normed, names[0], biases[0], domain=native.DOMAIN)
         gated = emit.gate(graph, first, activation)
         three = graph.call("MatMul", gated, names[1], biases[1], domain=native.DOMAIN)
-        graph.node("Concat", [one, three], ["y"], axis=0)
-        graph.output("y", np.float32, (2, "rows", 50))
+        for name, pair in {"y": (one, three), "t": (total, sum)}.items():
+            graph.node("Concat", list(pair), [name], axis=0)
+            graph.output(name, np.float32, (2, "rows", "width"))
         made = session(tmp_path, graph)
     for rows in (1, 2, 13, 40):
         values = rng.standard_normal((1, rows, 64)).astype(np.float32)
         values[0, rows // 2, 5] = np.nan if rows == 13 else 1
-        fused_one, apart = made.run(None, {"x": values})[0]
-        assert np.array_equal(fused_one, apart, equal_nan=True), rows
+        for together, apart in made.run(None, {"x": values}):
+            assert np.array_equal(together, apart, equal_nan=True), rows
+
+
+@pytest.mark.parametrize("updated", [False, True])
+def test_a_product_of_normed_rows_has_the_bits_of_norm_and_product(
+    updated: bool, path: str, tmp_path: Path
+) -> None:
+    weights = [tensor(40, 96, "Q4_1"), tensor(24, 96, "F32", 1)]
+    with GraphWriter(tmp_path) as graph:
+        x = graph.input("x", np.float32, (1, "rows", 96))
+        weight = graph.constant("w", np.linspace(0.5, 2, 96).astype(np.float32))
+        bias = graph.constant("b", np.linspace(-1, 1, 64).astype(np.float32))
+        packed = graph.constant("packed", emit.pack(weights))
+        update = graph.call("Mul", x, x) if updated else ""
+        rows = emit.Rows(x, update, weight, 1e-5)
+        one, total = emit.norm_linear(graph, rows, [packed, bias])
+        normed, sum = emit.norm(graph, x, weight, 1e-5), x
+        if updated:
+            normed, sum = emit.add_norm(graph, x, update, weight, 1e-5)
+        two = graph.call("MatMul", normed, packed, bias, domain=native.DOMAIN)
+        for name, pair in {"y": (one, two), "t": (total, sum)}.items():
+            graph.node("Concat", list(pair), [name], axis=0)
+            graph.output(name, np.float32, (2, "rows", "width"))
+        made = session(tmp_path, graph)
+    values = np.random.default_rng(9).standard_normal((1, 40, 96)).astype(np.float32)
+    for count in (1, 2, 13, 40):
+        for together, apart in made.run(None, {"x": values[:, :count]}):
+            assert np.array_equal(together, apart), count
 
 
 def test_the_norm_of_a_row_does_not_depend_on_paths_or_rows_beside_it(tmp_path: Path) -> None:

@@ -2,9 +2,10 @@
  * down). What is between is rounded for the next product where it arises, never stored as floats.
  *
  *   x, gate_up (packed: two matrices, or one with the gate's rows first), down (packed),
- *   biases of gate_up and of down. Attribute activation: 0 SiLU, 1 GELU in its tanh form.
+ *   biases of gate_up and of down, norm (cols), update (as x). Attributes activation: 0 SiLU,
+ *   1 GELU in its tanh form; epsilon, of the norm.
  *
- * The bits are those of MatMul, Gate and MatMul.
+ * The bits are those of MatMul (see there for the norm), Gate and MatMul.
  */
 #include <stdlib.h>
 
@@ -12,10 +13,12 @@
 
 typedef struct {
   int64_t activation;
+  float epsilon;
 } State;
 
 typedef struct {
-  const float *x, *gate_bias, *up_bias, *down_bias;
+  Rows rows;
+  const float *gate_bias, *up_bias, *down_bias;
   float *out;
   Panel in, between;
   const Matrix *gate, *up, *down;
@@ -80,7 +83,7 @@ static size_t tasks_of(Call *call, int count, size_t bytes, double products) {
 static void run(OrtKernelContext *context, Call *call) {
   const int units = call->in.blocks / 2, tiles = (call->down->rows + TILE - 1) / TILE;
   const double rows = call->in.rows, tile_products = rows * TILE * UNIT;
-  round_rows(context, &call->in, call->x);
+  round_rows(context, &call->in, &call->rows);
   size_t bytes = (size_t)units * (unit_bytes(call->gate->kind) + unit_bytes(call->up->kind)) * 2;
   size_t tasks = tasks_of(call, call->between.blocks, bytes, 4 * units * tile_products);
   parallel_for(context, blocks, tasks, call);
@@ -90,16 +93,17 @@ static void run(OrtKernelContext *context, Call *call) {
 }
 
 static OrtStatus *compute(const void *state, OrtKernelContext *context) {
-  Tensor x, gate_up, down, bias, down_bias;
+  const State *s = state;
+  Tensor gate_up, down, bias, down_bias;
   Packed weights, second;
-  TRY(input(context, 0, &x));
+  Rows rows;
+  void *out;
   TRY(input(context, 1, &gate_up));
   TRY(input(context, 2, &down));
   TRY(input(context, 3, &bias));
   TRY(input(context, 4, &down_bias));
   TRY(unpack(&gate_up, &weights));
   TRY(unpack(&down, &second));
-  TRY(check_rows("FeedForward", &x, &weights));
   TRY(check_bias("FeedForward", &bias, &weights));
   TRY(check_bias("FeedForward", &down_bias, &second));
   const int width = weights.rows / 2, one = weights.count == 1;
@@ -107,14 +111,11 @@ static OrtStatus *compute(const void *state, OrtKernelContext *context) {
       (one ? width % TILE : weights.matrices[0].rows != width))
     return invalid("specrt FeedForward: gate and up of %d rows in %d matrices, down of %d columns",
                    weights.rows, weights.count, second.cols);
-  const int64_t rows = rows_of(&x);
-  void *out;
-  x.dims[x.rank - 1] = second.rows;
-  TRY(output(context, 0, x.dims, x.rank, &out));
-  if (!rows) return NULL;
+  TRY(find_rows(context, "FeedForward", 5, s->epsilon, &weights, second.rows, &rows, &out));
+  if (!rows.count) return NULL;
 
   Call call = {
-      .x = x.data,
+      .rows = rows,
       .gate_bias = bias.data,
       .up_bias = bias.data ? (const float *)bias.data + width : NULL,
       .down_bias = down_bias.data,
@@ -124,15 +125,15 @@ static OrtStatus *compute(const void *state, OrtKernelContext *context) {
       .down = second.matrices,
       .up_tile = one ? width / TILE : 0,
       .width = width,
-      .activation = (int)((const State *)state)->activation,
+      .activation = (int)s->activation,
   };
-  void *in = make_panel(&call.in, (int)rows, &weights);
-  void *between = make_panel(&call.between, (int)rows, &second);
+  void *in = make_panel(&call.in, (int)rows.count, &weights, rows.weight != NULL);
+  void *between = make_panel(&call.between, (int)rows.count, &second, 0);
   OrtStatus *status = NULL;
   if (in && between)
     run(context, &call);
   else
-    status = out_of_memory((size_t)rows * (size_t)(weights.cols + width));
+    status = out_of_memory((size_t)rows.count * (size_t)(weights.cols + width));
   free(in);
   free(between);
   return status;
@@ -140,6 +141,7 @@ static OrtStatus *compute(const void *state, OrtKernelContext *context) {
 
 static OrtStatus *create(void *state, const OrtKernelInfo *info) {
   State *s = state;
+  s->epsilon = float_or(info, "epsilon", 0);
   TRY(OrtKernelInfoGetInt(info, "activation", &s->activation));
   if (s->activation < 0 || s->activation >= ACTIVATIONS)
     return invalid("specrt FeedForward: activation %lld is not 0 or 1", (long long)s->activation);
@@ -149,8 +151,9 @@ static OrtStatus *create(void *state, const OrtKernelInfo *info) {
 Operator feed_forward_operator = {
     .name = "FeedForward",
     .inputs = {{ORT_FLOAT, ORT_REQUIRED}, {ORT_UINT8, ORT_REQUIRED}, {ORT_UINT8, ORT_REQUIRED},
+               {ORT_FLOAT, ORT_OPTIONAL}, {ORT_FLOAT, ORT_OPTIONAL},
                {ORT_FLOAT, ORT_OPTIONAL}, {ORT_FLOAT, ORT_OPTIONAL}},
-    .outputs = {{ORT_FLOAT, ORT_REQUIRED}},
+    .outputs = {{ORT_FLOAT, ORT_REQUIRED}, {ORT_FLOAT, ORT_OPTIONAL}},
     .state_bytes = sizeof(State),
     .create = create,
     .compute = compute,

@@ -1,9 +1,18 @@
 /* MatMul: x (..., cols) times packed matrices side by side, plus an optional bias. First the rows
  * are rounded, then the tiles are shared out among the threads.
+ *
+ *   x, weights (packed), bias, norm (cols), update (as x). Attribute epsilon, of the norm.
+ *
+ * With a norm the rows are the RMS norm of x + update, and the sum is the second output: the bits
+ * of RMSNorm and MatMul.
  */
 #include <stdlib.h>
 
 #include "product.h"
+
+typedef struct {
+  float epsilon;
+} State;
 
 typedef struct {
   const Panel *panel;
@@ -31,25 +40,22 @@ static void multiply(void *argument, size_t index) {
 }
 
 static OrtStatus *compute(const void *state, OrtKernelContext *context) {
-  (void)state;
-  Tensor x, constant, bias;
+  Tensor constant, bias;
   Packed weights;
-  TRY(input(context, 0, &x));
+  Rows rows;
+  void *out;
   TRY(input(context, 1, &constant));
   TRY(input(context, 2, &bias));
   TRY(unpack(&constant, &weights));
-  TRY(check_rows("MatMul", &x, &weights));
   TRY(check_bias("MatMul", &bias, &weights));
-  const int64_t rows = rows_of(&x);
-  void *out;
-  x.dims[x.rank - 1] = weights.rows;
-  TRY(output(context, 0, x.dims, x.rank, &out));
-  if (!rows) return NULL;
+  const float epsilon = ((const State *)state)->epsilon;
+  TRY(find_rows(context, "MatMul", 3, epsilon, &weights, weights.rows, &rows, &out));
+  if (!rows.count) return NULL;
 
   Panel panel;
-  void *memory = make_panel(&panel, (int)rows, &weights);
-  if (!memory) return out_of_memory((size_t)rows * (size_t)weights.cols);
-  round_rows(context, &panel, x.data);
+  void *memory = make_panel(&panel, (int)rows.count, &weights, rows.weight != NULL);
+  if (!memory) return out_of_memory((size_t)rows.count * (size_t)weights.cols);
+  round_rows(context, &panel, &rows);
   Product product = {.count = weights.count};
   size_t tasks = 0;
   int column = 0;
@@ -61,7 +67,7 @@ static OrtStatus *compute(const void *state, OrtKernelContext *context) {
     part->out = (float *)out + column;
     part->tiles = (matrix->rows + TILE - 1) / TILE;
     size_t bytes = (size_t)weights.units * unit_bytes(matrix->kind);
-    part->step = pieces_of_task(part->tiles, bytes, (double)rows * weights.units * UNIT * TILE);
+    part->step = pieces_of_task(part->tiles, bytes, (double)rows.count * weights.units * UNIT * TILE);
     tasks += (size_t)((part->tiles + part->step - 1) / part->step);
     column += matrix->rows;
   }
@@ -70,9 +76,17 @@ static OrtStatus *compute(const void *state, OrtKernelContext *context) {
   return NULL;
 }
 
+static OrtStatus *create(void *state, const OrtKernelInfo *info) {
+  ((State *)state)->epsilon = float_or(info, "epsilon", 0);
+  return NULL;
+}
+
 Operator matmul_operator = {
     .name = "MatMul",
-    .inputs = {{ORT_FLOAT, ORT_REQUIRED}, {ORT_UINT8, ORT_REQUIRED}, {ORT_FLOAT, ORT_OPTIONAL}},
-    .outputs = {{ORT_FLOAT, ORT_REQUIRED}},
+    .inputs = {{ORT_FLOAT, ORT_REQUIRED}, {ORT_UINT8, ORT_REQUIRED}, {ORT_FLOAT, ORT_OPTIONAL},
+               {ORT_FLOAT, ORT_OPTIONAL}, {ORT_FLOAT, ORT_OPTIONAL}},
+    .outputs = {{ORT_FLOAT, ORT_REQUIRED}, {ORT_FLOAT, ORT_OPTIONAL}},
+    .state_bytes = sizeof(State),
+    .create = create,
     .compute = compute,
 };

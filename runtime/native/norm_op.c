@@ -27,13 +27,6 @@ static OrtStatus *create(void *state, const OrtKernelInfo *info) {
   return OrtKernelInfoGetFloat(info, "epsilon", &((State *)state)->epsilon);
 }
 
-static int same_shape(const Tensor *a, const Tensor *b) {
-  if (a->rank != b->rank) return 0;
-  for (size_t i = 0; i < a->rank; i++)
-    if (a->dims[i] != b->dims[i]) return 0;
-  return 1;
-}
-
 static OrtStatus *compute(const void *state, OrtKernelContext *context) {
   Tensor x, weight, update;
   TRY(input(context, 0, &x));

@@ -55,6 +55,21 @@ OrtStatus *output(OrtKernelContext *context, size_t index, const int64_t *dims, 
   return value ? OrtGetTensorMutableData(value, data) : NULL;
 }
 
+int same_shape(const Tensor *a, const Tensor *b) {
+  if (a->rank != b->rank) return 0;
+  for (size_t i = 0; i < a->rank; i++)
+    if (a->dims[i] != b->dims[i]) return 0;
+  return 1;
+}
+
+float float_or(const OrtKernelInfo *info, const char *name, float absent) {
+  float value;
+  OrtStatus *status = OrtKernelInfoGetFloat(info, name, &value);
+  if (!status) return value;
+  OrtReleaseStatus(status);
+  return absent;
+}
+
 int64_t rows_of(const Tensor *tensor) {
   int64_t rows = 1;
   for (size_t i = 0; i + 1 < tensor->rank; i++) rows *= tensor->dims[i];

@@ -45,6 +45,11 @@ OrtStatus *out_of_memory(size_t bytes);
 OrtStatus *input(const OrtKernelContext *, size_t index, Tensor *);
 OrtStatus *output(OrtKernelContext *, size_t index, const int64_t *dims, size_t rank, void **data);
 
+int same_shape(const Tensor *, const Tensor *);
+
+/* An attribute that may be absent. */
+float float_or(const OrtKernelInfo *, const char *name, float absent);
+
 /* Product of all dimensions but the last; 0 if one of them is. */
 int64_t rows_of(const Tensor *);
 

@@ -3,20 +3,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-void *make_panel(Panel *panel, int rows, const Packed *weights) {
+void *make_panel(Panel *panel, int rows, const Packed *weights, int normed) {
   int groups = (rows + path()->group - 1) / path()->group;
   *panel = (Panel){.rows = rows, .cols = weights->cols, .blocks = 2 * weights->units};
   panel->groups = groups;
   panel->base = rows / groups;
   panel->extra = rows % groups;
   size_t n = (size_t)rows * (size_t)panel->blocks;
-  float *memory = malloc(n * (BLOCK + 4 * sizeof(float)));
+  size_t floats = normed ? (size_t)rows * (size_t)weights->cols : 0;
+  float *memory = malloc(n * (BLOCK + 4 * sizeof(float)) + floats * sizeof(float));
   if (!memory) return NULL;
   panel->scales = memory;
   panel->sums = memory + n;
   panel->starts_four = (int32_t *)(memory + 2 * n);
   panel->starts_eight = (int32_t *)(memory + 3 * n);
-  panel->codes = (int8_t *)(memory + 4 * n);
+  panel->normed = memory + 4 * n;
+  panel->codes = (int8_t *)(memory + 4 * n + floats);
   return memory;
 }
 
@@ -42,22 +44,29 @@ void round_into(const Panel *panel, Span at, int row, int block, const float *x,
 
 typedef struct {
   const Panel *panel;
-  const float *x;
+  const Rows *rows;
 } Rounding;
 
 static void round_group(void *argument, size_t index) {
   const Rounding *rounding = argument;
   const Panel *panel = rounding->panel;
   Span at = span(panel, (int)index);
+  const Rows *rows = rounding->rows;
   for (int row = 0; row < at.rows; row++) {
-    const float *x = rounding->x + (size_t)(at.first + row) * (size_t)panel->cols;
+    const size_t first = (size_t)(at.first + row) * (size_t)panel->cols;
+    const float *x = rows->x + first;
+    if (rows->weight) {
+      path()->norm(x, rows->update ? rows->update + first : NULL, rows->weight, rows->epsilon,
+                   panel->cols, rows->total ? rows->total + first : NULL, panel->normed + first);
+      x = panel->normed + first;
+    }
     for (int b = 0; b < panel->blocks; b++)
       round_into(panel, at, row, b, x + b * BLOCK, panel->cols - b * BLOCK);
   }
 }
 
-void round_rows(const OrtKernelContext *context, const Panel *panel, const float *x) {
-  parallel_for(context, round_group, (size_t)panel->groups, &(Rounding){panel, x});
+void round_rows(const OrtKernelContext *context, const Panel *panel, const Rows *rows) {
+  parallel_for(context, round_group, (size_t)panel->groups, &(Rounding){panel, rows});
 }
 
 void multiply_tile(const Panel *panel, const Matrix *matrix, int tile, Span at, float *out) {
@@ -101,15 +110,29 @@ int pieces_of_task(int count, size_t bytes, double products) {
   return step > 1 ? step : 1;
 }
 
-OrtStatus *check_rows(const char *name, const Tensor *x, const Packed *weights) {
-  if (x->rank < 1 || x->dims[x->rank - 1] != weights->cols)
+OrtStatus *find_rows(OrtKernelContext *context, const char *name, size_t norm, float epsilon,
+                     const Packed *weights, int width, Rows *rows, void **out) {
+  Tensor x, weight, update;
+  TRY(input(context, 0, &x));
+  TRY(input(context, norm, &weight));
+  TRY(input(context, norm + 1, &update));
+  if (x.rank < 1 || x.dims[x.rank - 1] != weights->cols)
     return invalid("specrt %s: input has rows of %lld, the weights of %d", name,
-                   x->rank ? (long long)x->dims[x->rank - 1] : 0LL, weights->cols);
-  const int64_t rows = rows_of(x), most = INT32_MAX / 256;
-  if (rows > most)
-    return invalid("specrt %s: %lld rows, the most is %lld", name, (long long)rows,
+                   x.rank ? (long long)x.dims[x.rank - 1] : 0LL, weights->cols);
+  const int64_t count = rows_of(&x), most = INT32_MAX / 256;
+  if (count > most)
+    return invalid("specrt %s: %lld rows, the most is %lld", name, (long long)count,
                    (long long)most);
-  return NULL;
+  if (weight.data && (weight.rank != 1 || weight.dims[0] != weights->cols))
+    return invalid("specrt %s: the norm has %lld weights, rows have %d", name,
+                   weight.rank ? (long long)weight.dims[0] : 1LL, weights->cols);
+  if (update.data && (!weight.data || !same_shape(&x, &update)))
+    return invalid("specrt %s: x and update differ in shape, or there is no norm", name);
+  void *total = NULL;
+  if (weight.data) TRY(output(context, 1, x.dims, x.rank, &total));
+  *rows = (Rows){x.data, update.data, weight.data, epsilon, total, count};
+  x.dims[x.rank - 1] = width;
+  return output(context, 0, x.dims, x.rank, out);
 }
 
 OrtStatus *check_bias(const char *name, const Tensor *bias, const Packed *weights) {

@@ -8,12 +8,21 @@
 #define SPECRT_PRODUCT_H
 #include "path.h"
 
+/* The rows of a product: those of x or, with a weight, the RMS norm of x + update (NULL: of x).
+ * total: where the sum goes, NULL if it is not wanted. */
+typedef struct {
+  const float *x, *update, *weight;
+  float epsilon, *total;
+  int64_t count;
+} Rows;
+
 /* All rows rounded: groups of `base` rows, the first `extra` of them one row larger. */
 typedef struct {
   int rows, cols, blocks, groups, base, extra;
   int8_t *codes;
   float *scales, *sums;
   int32_t *starts_four, *starts_eight;
+  float *normed; /* (rows, cols), where rows are normed first */
 } Panel;
 
 typedef struct {
@@ -21,7 +30,7 @@ typedef struct {
 } Span;
 
 /* Lay a panel out in one allocation, returned; NULL if there is no memory. */
-void *make_panel(Panel *panel, int rows, const Packed *weights);
+void *make_panel(Panel *panel, int rows, const Packed *weights, int normed);
 
 /* Rows of a group. */
 Span span(const Panel *panel, int group);
@@ -29,14 +38,13 @@ Span span(const Panel *panel, int group);
 /* Round one block of a row of its group; `left` of its values are there, the rest counts as 0. */
 void round_into(const Panel *panel, Span at, int row, int block, const float *x, int left);
 
-/* Round all rows of x (rows, cols). */
-void round_rows(const OrtKernelContext *, const Panel *, const float *x);
+void round_rows(const OrtKernelContext *, const Panel *, const Rows *);
 
 /* One tile of a matrix times the rows of a group: out (rows, 16). */
 void multiply_tile(const Panel *panel, const Matrix *matrix, int tile, Span at, float *out);
 
-/* One tile times all rows. out, bias: where the matrix's first column is; a row of out has `width`
- * columns. */
+/* One tile times all rows. out, bias: where the matrix's first column is; a row of out has
+ * `width` columns. */
 void multiply_all(const Panel *panel, const Matrix *matrix, int tile, const float *bias, float *out,
                   int width);
 
@@ -44,8 +52,10 @@ void multiply_all(const Panel *panel, const Matrix *matrix, int tile, const floa
  * reads (bytes of a piece) and multiplies (products of a piece) at. */
 int pieces_of_task(int count, size_t bytes, double products);
 
-/* Error if rows of x do not fit the weights, or are too many. */
-OrtStatus *check_rows(const char *name, const Tensor *x, const Packed *weights);
+/* The rows of an operator that begin with input 0, whose norm and update are inputs `norm` and
+ * norm + 1, and whose outputs are `out` (rows, width) and their sum. An error if they do not fit. */
+OrtStatus *find_rows(OrtKernelContext *, const char *name, size_t norm, float epsilon,
+                     const Packed *weights, int width, Rows *rows, void **out);
 OrtStatus *check_bias(const char *name, const Tensor *bias, const Packed *weights);
 
 #endif
