@@ -10,6 +10,7 @@ standard library is imported at the top. The last line is JSON.
 """
 
 import argparse
+import importlib
 import json
 import subprocess
 import sys
@@ -119,8 +120,9 @@ def llama(model: str, threads: int, context: int) -> dict[int, list[float]]:
     """Milliseconds of llama.cpp for the same blocks; logits of every row, as verification needs."""
     import ctypes
 
-    import llama_cpp as c  # type: ignore[import-not-found]
     import numpy as np
+
+    c = importlib.import_module("llama_cpp")  # in its own environment
 
     c.llama_backend_init()
     loaded = c.llama_model_load_from_file(model.encode(), c.llama_model_default_params())
