@@ -4,6 +4,8 @@
 #include "path.h"
 #include "processor.h"
 #if X86
+#include <immintrin.h>
+
 #define TARGET "avx2,f16c"
 #include "target.h"
 #include "vectors_avx2.h"

@@ -2,9 +2,10 @@
 #include "path.h"
 #include "processor.h"
 #if X86
+#include <immintrin.h>
+
 #define TARGET "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,avx2"
 #include "target.h"
-#include <immintrin.h>
 
 #include "prefetch.h"
 #include "rows.h"

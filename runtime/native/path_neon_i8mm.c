@@ -4,6 +4,8 @@
 #include "path.h"
 #include "processor.h"
 #if ARM
+#include <arm_neon.h>
+
 #define TARGET "arch=armv8.2-a+dotprod+i8mm"
 #include "target.h"
 #include "vectors_neon.h"

@@ -1,8 +1,6 @@
 /* Asked directly: what compilers offer for this is a stub in some cross compilers. */
 #include "processor.h"
 
-static int has(unsigned long word, unsigned long bits) { return (word & bits) == bits; }
-
 #if X86
 #ifdef _MSC_VER
 #include <intrin.h>
@@ -11,6 +9,8 @@ static int has(unsigned long word, unsigned long bits) { return (word & bits) ==
 #endif
 
 enum { EAX, EBX, ECX, EDX };
+
+static int has(unsigned word, unsigned bits) { return (word & bits) == bits; }
 
 static void cpuid(int leaf, int subleaf, unsigned r[4]) {
 #ifdef _MSC_VER
@@ -52,8 +52,8 @@ unsigned processor(void) {
 #include <sys/auxv.h>
 
 unsigned processor(void) { /* HWCAP_ASIMDDP, HWCAP2_I8MM */
-  unsigned found = has(getauxval(AT_HWCAP), 1ul << 20) ? NEON_DOT : 0;
-  return found && has(getauxval(AT_HWCAP2), 1ul << 13) ? found | NEON_I8MM : found;
+  unsigned found = getauxval(AT_HWCAP) & 1ul << 20 ? NEON_DOT : 0;
+  return found && getauxval(AT_HWCAP2) & 1ul << 13 ? found | NEON_I8MM : found;
 }
 
 #elif ARM && defined(__APPLE__)
@@ -80,5 +80,5 @@ unsigned processor(void) { /* PF_ARM_V82_DP and PF_ARM_V82_I8MM _INSTRUCTIONS_AV
 }
 
 #else
-unsigned processor(void) { return has(0, 1); }
+unsigned processor(void) { return 0; }
 #endif

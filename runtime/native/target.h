@@ -1,4 +1,6 @@
-/* Compiles what follows for TARGET, a list of instruction sets, up to target_end.h. */
+/* Compiles what follows for TARGET, a list of instruction sets, up to target_end.h. The compiler's
+ * own headers are included before.
+ */
 #define SPECRT_TEXT(x) #x
 #define SPECRT_PRAGMA(x) _Pragma(SPECRT_TEXT(x))
 #ifdef __clang__

@@ -1,8 +1,6 @@
 /* Vectors of 4 for the paths of 64-bit ARM, and the weights as their dot products take them. */
 #ifndef SPECRT_VECTORS_NEON_H
 #define SPECRT_VECTORS_NEON_H
-#include <arm_neon.h>
-
 #include "prefetch.h"
 #include "rows.h"
 
