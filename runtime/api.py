@@ -156,7 +156,7 @@ class Model:
         """
         name = self._default if drafter is None else drafter
         request = Request(
-            prompt=self._prompt(prompt, messages, raw),
+            prompt=self.prompt_ids(prompt, messages, raw),
             max_tokens=max_tokens,
             sampling=sampling(how, self.tokenizer),
             seed=secrets.randbits(32) if seed is None else seed,
@@ -179,10 +179,10 @@ class Model:
         """Token ids of a text that is continued as it stands."""
         return encode(self.tokenizer, text, add_bos=True)
 
-    def _prompt(
-        self, prompt: Prompt | None, messages: Messages | None, raw: bool
+    def prompt_ids(
+        self, prompt: Prompt | None = None, messages: Messages | None = None, raw: bool = False
     ) -> tuple[int, ...]:
-        """The prompt's token ids."""
+        """The token ids that `stream` gives to the model for these."""
         if (prompt is None) == (messages is None):
             raise RequestError("give either a prompt or messages")
         if prompt is not None and not isinstance(prompt, str):

@@ -175,6 +175,16 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         print("  ".join(cells).rstrip())
 
 
+def verdicts(findings: Sequence[Any]) -> None:
+    """A line for each finding: whether it holds, of whom, what, and what was seen."""
+    console = Console(soft_wrap=True, highlight=False)
+    width = max(len(finding.subject) for finding in findings)
+    for finding in findings:
+        verdict, style = ("holds", "green") if finding.holds else ("FAILS", "bold red")
+        rest = f"  {finding.subject.ljust(width)}  {finding.claim}: {finding.words}"
+        console.print(Text.assemble((verdict, style), rest))
+
+
 def stats(summary: Mapping[str, Any]) -> str:
     """A run's figures in one line, which says so where the text is not the model's own."""
     speed = f"{summary['tokens']} tokens, {summary['tokens_per_s']:.1f} tokens/s"
