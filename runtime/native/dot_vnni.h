@@ -1,5 +1,5 @@
 /* `dot` for processors that multiply unsigned with signed bytes and add four products to an int32:
- * i_dot(sums, codes, x).
+ * i_dot(sums, codes, x). UNROLL: how many lines of a block at a time.
  */
 #ifndef SPECRT_DOT_VNNI_H
 #define SPECRT_DOT_VNNI_H
@@ -9,7 +9,7 @@ INLINE void dot(const uint8_t *lines, const int8_t *x, const int32_t *start, int
   const int count = kind == EIGHT ? 8 : 4;
 #pragma GCC unroll 16
   for (int m = 0; m < rows; m++) sums[m] = i_all(kind == FOUR_MINIMUM ? 0 : start[m]);
-#pragma GCC unroll 8
+#pragma GCC unroll UNROLL
   for (int j = 0; j < count; j++) {
     Ints line = i_load(lines + 64 * j);
     prefetch(lines + 64 * j);

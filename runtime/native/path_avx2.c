@@ -16,7 +16,7 @@ INLINE void dot(const uint8_t *lines, const int8_t *x, const int32_t *start, int
   const int count = kind == EIGHT ? 8 : 4;
 #pragma GCC unroll 4
   for (int m = 0; m < rows; m++) sums[m] = _mm256_setzero_si256();
-#pragma GCC unroll 8
+#pragma GCC unroll UNROLL
   for (int j = 0; j < count; j++) {
     Ints line = i_load(lines + 64 * j);
     prefetch(lines + 64 * j);

@@ -11,7 +11,7 @@
 #include "rows.h"
 
 #define GROUP 12
-enum { PARTS = 1, WIDEST = 24 };
+enum { PARTS = 1, WIDEST = 24, UNROLL = 8 };
 typedef __m512 Vector;
 typedef __m512i Ints;
 

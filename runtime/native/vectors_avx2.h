@@ -5,7 +5,7 @@
 #include "rows.h"
 
 #define GROUP 4
-enum { PARTS = 2, WIDEST = 6 };
+enum { PARTS = 2, WIDEST = 6, UNROLL = 2 }; /* unrolled further, gcc runs out of registers */
 typedef __m256 Vector;
 typedef __m256i Ints;
 
