@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -31,6 +31,7 @@ from specrt.runtime.drafters.ngram import Ngram
 from specrt.runtime.drafters.none import Plain
 from specrt.runtime.errors import RequestError
 from specrt.runtime.evenness import Undrafted, plain_reason
+from specrt.runtime.grammar import Forms, Guided, Schema, constrained
 from specrt.runtime.interfaces import Drafter, Session
 from specrt.runtime.open import open_session
 from specrt.runtime.options import How, sampling
@@ -141,6 +142,8 @@ class Model:
         logprobs: int | None = None,
         processed_logprobs: bool = False,
         traced: bool = False,
+        regex: str | None = None,
+        json_schema: Schema | None = None,
         **how: Unpack[How],
     ) -> "Stream":
         """Write one text, a `Piece` at a time.
@@ -150,15 +153,21 @@ class Model:
         a step. rule: of verification; under "coupled" the seed alone decides the text, whatever
         drafts. seed: of all draws, None takes a fresh one. stop: texts to end before. logprobs:
         report each token's, and those of so many best ones; the model's own, or with
-        processed_logprobs after penalties and bans. traced: keep each step's detail. how:
-        temperature (0 is greedy), top_k, top_p, penalties and the like, see `How`. Raises
-        RequestError for what cannot be used.
+        processed_logprobs after penalties and bans. traced: keep each step's detail. regex,
+        json_schema: the form that the text must have. how: temperature (0 is greedy), top_k,
+        top_p, penalties and the like, see `How`. Raises RequestError for what cannot be used.
         """
         name = self._default if drafter is None else drafter
+        ids, chosen = self.prompt_ids(prompt, messages, raw), sampling(how, self.tokenizer)
+        drafts = self._drafter(name)
+        if regex is not None or json_schema is not None:
+            grammar = self._forms.grammar(regex, json_schema, len(ids))
+            chosen = constrained(chosen, grammar)
+            drafts = drafts if name == "none" else Guided(drafts, grammar)
         request = Request(
-            prompt=self.prompt_ids(prompt, messages, raw),
+            prompt=ids,
             max_tokens=max_tokens,
-            sampling=sampling(how, self.tokenizer),
+            sampling=chosen,
             seed=secrets.randbits(32) if seed is None else seed,
             stop=frozenset(self.manifest.model.eos_ids),
             logprobs=logprobs,
@@ -171,9 +180,13 @@ class Model:
         controller: Controller = Fixed(budget)
         if name == "auto" and (reason := plain_reason(self.manifest)):
             controller = Undrafted(reason)
-        stream = Stream(self, request, text, self._drafter(name), controller, name)
+        stream = Stream(self, request, text, drafts, controller, name)
         self._take_turn(stream)
         return stream
+
+    @cached_property
+    def _forms(self) -> Forms:
+        return Forms(self.tokenizer, self._limit, self.manifest.model.eos_ids)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text that is continued as it stands."""

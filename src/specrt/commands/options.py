@@ -7,6 +7,7 @@ are those of the Python API alone.
 import argparse
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 from specrt.runtime.errors import RequestError
@@ -18,7 +19,7 @@ REQUEST = (
     *("drafter", "rule", "max_tokens", "seed", "stop", "logprobs", "processed_logprobs", "raw"),
     *("temperature", "top_k", "top_p", "min_p", "typical_p"),
     *("repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram"),
-    *("min_tokens", "logit_bias", "bad_words"),
+    *("min_tokens", "logit_bias", "bad_words", "regex", "json_schema"),
 )
 
 
@@ -57,6 +58,8 @@ def add_request(parser: argparse.ArgumentParser) -> None:
     add("--min-tokens", "N", "fewest, before a stop token may come (0)", type=int)
     add("--seed", "S", "of the draws (a fresh one)", type=int)
     add("--stop", "STR", "end before this text; may be given again", type=text, action="append")
+    add("--regex", "RE", "only a text that this matches whole (extra grammar)", type=text)
+    add("--json-schema", "FILE", "only JSON of this schema (extra grammar)", type=_schema)
     add = _adding(parser, "how to choose tokens")
     add("--temperature", "T", "0 is greedy (0)", type=float)
     add("--top-k", "K", "only the K most likely (0: off)", type=int)
@@ -91,6 +94,14 @@ def _bias(argument: str) -> tuple[int, float]:
     except ValueError:
         message = f"{argument!r} is not of the form 17=-2.5, a token id and a number"
         raise argparse.ArgumentTypeError(message) from None
+
+
+def _schema(argument: str) -> str:
+    try:
+        return Path(argument).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise argparse.ArgumentTypeError(f"{argument} cannot be read: {reason}") from None
 
 
 class _Biases(argparse.Action):
