@@ -22,10 +22,10 @@ from specrt.runtime import native
 pytestmark = pytest.mark.skipif(native.find() is None, reason="built without a C compiler")
 FLOAT, IDS, BYTES = np.float32, np.int64, np.uint8
 INPUTS: Mapping[str, tuple[type, ...]] = {
-    "MatMul": (FLOAT, BYTES, FLOAT),
+    "MatMul": (FLOAT, BYTES, FLOAT, FLOAT, FLOAT),
     "Embedding": (IDS, BYTES),
     "Gate": (FLOAT,),
-    "FeedForward": (FLOAT, BYTES, BYTES, FLOAT, FLOAT),
+    "FeedForward": (FLOAT, BYTES, BYTES, FLOAT, FLOAT, FLOAT, FLOAT),
     "RMSNorm": (FLOAT, FLOAT, FLOAT),
     "Attention": (FLOAT, FLOAT, FLOAT, np.int32, IDS, FLOAT, FLOAT, FLOAT, FLOAT, FLOAT),
 }
@@ -164,7 +164,7 @@ def test_ids_have_a_dimension_less_than_the_most(shape: list[int]) -> None:
 @given(shapes, shapes)
 def test_a_product_takes_rows_of_its_columns_and_its_bias(x: list[int], bias: list[int]) -> None:
     packed = emit.pack([tensor(3, 2, "F32")])
-    made = run_or_refuse(known("MatMul"), np.ones(x, FLOAT), packed, np.ones(bias, FLOAT))
+    made = run_or_refuse(known("MatMul", 2, 3), np.ones(x, FLOAT), packed, np.ones(bias, FLOAT))
     fits = 1 <= len(x) <= 8 and x[-1] == 2 and bias == [3]
     assert (made is not None) == fits
     assert made is None or made.shape == (*x[:-1], 3)
@@ -208,7 +208,7 @@ def test_feed_forward_takes_matrices_that_fit_each_other(
     first = emit.pack([tensor(gate, 32, "F32"), tensor(up, 32, "F32")])
     second = emit.pack([tensor(5, down, "F32")])
     made = run_or_refuse(
-        known("FeedForward"),
+        known("FeedForward", 2, 5),
         np.ones((rows, 32), FLOAT),
         first,
         second,
@@ -217,6 +217,27 @@ def test_feed_forward_takes_matrices_that_fit_each_other(
     )
     assert (made is not None) == (gate == up == down and bias == gate + up)
     assert made is None or made.shape == (rows, 5)
+
+
+@many
+@given(shapes, shapes, shapes, st.booleans())
+@example([2, 3], [3], [2, 3], False)
+@example([2, 3], [3], [2, 3], True)
+@example([2, 3], [3], [3, 2], True)
+@example([2, 3], [4], [2, 3], True)
+def test_a_product_takes_a_norm_and_an_update_of_its_rows(
+    x: list[int], weight: list[int], update: list[int], feed_forward: bool
+) -> None:
+    first, second = emit.pack([tensor(4, 3, "F32")] * 2), emit.pack([tensor(8, 4, "F32")])
+    ends = np.ones(weight, FLOAT), np.ones(update, FLOAT)
+    biases = np.ones(8, FLOAT), np.ones(8, FLOAT)
+    if feed_forward:
+        made = run_or_refuse(known("FeedForward"), np.ones(x, FLOAT), first, second, *biases, *ends)
+    else:
+        made = run_or_refuse(known("MatMul"), np.ones(x, FLOAT), first, biases[0], *ends)
+    fits = 1 <= len(x) <= 8 and x[-1] == 3 and weight == [3] and update == x
+    assert (made is not None) == fits
+    assert made is None or made.shape == (*x[:-1], 8)
 
 
 def attention_inputs(rows: int = 3, capacity: int = 16) -> list[np.ndarray]:
