@@ -8,6 +8,7 @@ from glob import glob
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
@@ -31,6 +32,13 @@ class BuildLibrary(build_ext):
         super().build_extensions()
 
 
+class PlatformWheel(bdist_wheel):
+    """One wheel for every Python of a platform: there is none in the library."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[-1]
+
+
 setup(
     ext_modules=[
         Extension(
@@ -41,5 +49,5 @@ setup(
             optional=True,
         )
     ],
-    cmdclass={"build_ext": BuildLibrary},
+    cmdclass={"build_ext": BuildLibrary, "bdist_wheel": PlatformWheel},
 )
