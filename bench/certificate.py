@@ -18,6 +18,7 @@ import numpy as np
 
 import specrt
 from specrt.bench.environment import environment
+from specrt.bench.law import RANKS, SIGMA, Law
 from specrt.bench.suite import Prompt
 from specrt.runtime.bundle import MANIFEST, Manifest
 from specrt.runtime.errors import CheckError, RequestError
@@ -27,8 +28,7 @@ from specrt.runtime.open import open_session
 
 PLAIN = "none"
 FORMAT = 1
-RANKS = (1, 2, 3, 5, 10, 20)  # a token may be one of so many best
-SIGMA = 5.0  # beyond it no law deviates by accident: 1 of 130,000 at most
+BUDGET = 4  # tokens drafted in a step
 CONTROLS = ("coupled", "membership")  # for plain decoding: drawn by noise, and by a generator
 RULES = ("rejection", "block")
 GREEDY, SEEDED, PROCESSED = "greedy", "same seed", "processors, an end"
@@ -77,7 +77,7 @@ def certify(model: specrt.Model, plan: Plan, show: Show = lambda done, of: None)
     """Write every text of the plan and judge each claim."""
     writer = _Writer(model, plan, show)
     plain = {case: writer.all(PLAIN, **options) for case, options in CASES.items()}
-    laws = [_Law.of(writer.samples(PLAIN, rule)) for rule in CONTROLS]
+    laws = [Law.of(writer.samples(PLAIN, rule)) for rule in CONTROLS]
     findings = [_control(rule, law) for rule, law in zip(CONTROLS, laws, strict=True)]
     for drafter in plan.drafters:
         texts = {case: writer.all(drafter, **options) for case, options in CASES.items()}
@@ -179,7 +179,9 @@ class _Writer:
         ]
 
     def _write(self, ids: Sequence[int], drafter: str, **options: Any) -> specrt.Result:
-        result = self.model.generate(ids, drafter=drafter, max_tokens=self._plan.tokens, **options)
+        result = self.model.generate(
+            ids, drafter=drafter, budget=BUDGET, max_tokens=self._plan.tokens, **options
+        )
         self._done += 1
         self._show(self._done, self._plan.texts)
         return result
@@ -288,62 +290,15 @@ def _drafted_alike(one: specrt.Result, two: specrt.Result) -> bool:
 # Laws
 
 
-@dataclass(frozen=True, slots=True)
-class _Law:
-    """Of n tokens: over (the ranks) how many more were one of the r best than the model's own
-    chances say, and the variance of that number."""
-
-    tokens: int
-    over: np.ndarray
-    variance: np.ndarray
-
-    @classmethod
-    def of(cls, results: Sequence[specrt.Result]) -> "_Law":
-        steps = [step for result in results for step in result.trace.steps]
-        seen = [one for step in steps for one in step.logprobs]  # the stop token's too
-        over, variance = np.zeros(len(RANKS)), np.zeros(len(RANKS))
-        for one in seen:
-            chances = np.cumsum(np.exp([chance for _, chance in one.top]))
-            best = [token for token, _ in one.top]
-            rank = best.index(one.token) if one.token in best else len(best)
-            for i, r in enumerate(RANKS):
-                p = min(float(chances[min(r, len(best)) - 1]), 1.0)
-                over[i] += (rank < r) - p
-                variance[i] += p * (1 - p)
-        return cls(len(seen), over, variance)
-
-    def __sub__(self, other: "_Law") -> "_Law":
-        return _Law(
-            self.tokens + other.tokens, self.over - other.over, self.variance + other.variance
-        )
-
-    @property
-    def sigma(self) -> float:
-        """How unlikely the largest deviation is, in standard deviations: s stands for a chance of
-        exp(-s²/2) or less on either side (Freedman's inequality; exact laws reach it for no text,
-        however long or sure its tokens are)."""
-        worst = 0.0
-        for over, variance in zip(np.abs(self.over), self.variance, strict=True):
-            if over > 1e-6 * self.tokens:  # more than rounding
-                u = over / max(variance, 1e-12)
-                worst = max(worst, 2 * variance * ((1 + u) * math.log1p(u) - u))
-        return math.sqrt(worst)
-
-    @property
-    def noticed(self) -> float:
-        """The share of tokens that may be wrong before it is noticed for certain."""
-        return SIGMA * math.sqrt(float(self.variance.max())) / max(self.tokens, 1)
-
-
-def _control(rule: str, law: _Law) -> Finding:
+def _control(rule: str, law: Law) -> Finding:
     figures = {"tokens": law.tokens, "sigma": law.sigma, "noticed": law.noticed}
     words = f"{law.tokens} tokens, {law.sigma:.1f} sigma; {law.noticed:.1%} wrong would be noticed"
     return Finding("plain", f"law, {rule}", law.sigma < SIGMA, words, figures)
 
 
-def _law(drafter: str, rule: str, results: Sequence[specrt.Result], plain: _Law) -> Finding:
+def _law(drafter: str, rule: str, results: Sequence[specrt.Result], plain: Law) -> Finding:
     """Against the model's own chances, and against plain decoding judged likewise."""
-    law, drafted = _Law.of(results), _drafted(results)
+    law, drafted = Law.of(results), _drafted(results)
     sigma, apart = law.sigma, (law - plain).sigma
     words = f"{law.tokens} tokens, {sigma:.1f} sigma, {apart:.1f} from plain; "
     words += f"{drafted['accepted']} of {drafted['drafted']} accepted"

@@ -15,7 +15,8 @@ What each public fault is, and the test that names it; those without a file stan
 - rows depend on other rows, or on how many there are (onnxruntime 29849, 26507): test_check,
   test_graph, test_native_graph, test_foreign
 - logits of the last row only, a cache of one-row steps, states that cannot be cut (mobius 288,
-  optimum 2088, llama.cpp 20075): test_foreign, test_a_graph_without_what_speculation_needs_is_refused
+  optimum 2088, llama.cpp 20075): test_foreign,
+  test_a_graph_without_what_speculation_needs_is_refused
 - a head size of its own, Gemma 3's cache (optimum 2379): test_families, test_graph
 - drafts cross the edge of a cache block (ORT GenAI 2491): below
 - a window overwritten by drafts (llama.cpp 13747, transformers 48280): below
