@@ -62,6 +62,8 @@ class Plan:
     def __post_init__(self) -> None:
         if self.tokens < 8:
             raise RequestError(f"--tokens must be 8 or more, to draft anything, not {self.tokens}")
+        if self.seed < 0:
+            raise RequestError(f"seed must be 0 or more, not {self.seed}")
         if wrong := {PLAIN, ""} & {*self.drafters}:
             raise RequestError(f"drafter {wrong.pop()!r} drafts nothing; name one that does")
 
@@ -99,7 +101,7 @@ def graphs(
             folder / path / "model.onnx", model, manifest.flavour, provider=provider
         )
         try:
-            found = check(session, tokens)
+            found = check(session, tokens[: model.context])
         except CheckError as error:
             yield Finding(path, "graph", False, str(error))
         else:

@@ -4,6 +4,7 @@ Whatever is wrong must fail a claim; which one is told where it can be only that
 """
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import refused
 from variants import LLAMA, noisy, variant
 
 import specrt
@@ -304,15 +306,29 @@ def test_the_command_fails_with_exit_code_1(
         (["--tokens", "2"], "--tokens must be 8 or more"),
         (["--prompts", "none.jsonl"], "none.jsonl cannot be read"),
         (["--seed", "-1"], "seed must be 0 or more"),
-        (["--tokens", "400"], "the context"),
+        (["--tokens", "400"], "prompts and 400 tokens do not fit the context of 256"),
     ],
 )
 def test_bad_input_is_one_line(
     specrt_run: Any, folder: Path, options: list[str], message: str
 ) -> None:
-    done = specrt_run("verify", folder, *options)
-    assert message in done.err
-    assert (done.code, done.out) == (2, "")
+    refused(specrt_run("verify", folder, *options), message)
+
+
+def test_ones_own_prompts_must_all_fit(specrt_run: Any, folder: Path, prompts: Path) -> None:
+    with prompts.open("a") as file:
+        file.write('\n{"id": "long", "kind": "chat", "prompt": "%s"}' % ("word " * 200))
+    done = specrt_run("verify", folder, "--prompts", prompts)
+    refused(done, "1 of 4 prompts and 32 tokens do not fit the context of 256")
+
+
+def test_weights_that_were_changed_are_refused(
+    specrt_run: Any, folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder, tmp_path / "b")
+    with (tmp_path / "b" / "target" / "model.onnx.data").open("r+b") as file:
+        file.write(b"x")
+    refused(specrt_run("verify", tmp_path / "b"), "the file was changed, export again")
 
 
 def test_a_certificate_knows_what_it_is_of(folder: Path) -> None:

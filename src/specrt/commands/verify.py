@@ -2,7 +2,9 @@
 
 import argparse
 import json
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,36 +47,32 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     import specrt
     from specrt.bench.certificate import Plan, certify, document, graphs
+    from specrt.bench.suite import load_suites
     from specrt.console import progress, verdicts
-    from specrt.export.check import Limits, check_graph
     from specrt.runtime.writing import writing_file
 
     manifest = read_manifest(args.bundle)
     names = tuple(args.drafter or ("ngram", *(each.name for each in manifest.drafters)))
-    prompts = _prompts(args.prompts)
-    Plan(prompts, names, args.tokens, args.seed)  # is it usable?
+    ours = _ours()
+    plan = Plan(
+        load_suites([args.prompts]) if args.prompts else ours, names, args.tokens, args.seed
+    )
     with ExitStack() as stack:
         to_file = args.json not in (None, "-")
         file = stack.enter_context(writing_file(Path(args.json))) if to_file else None
+        check_hashes(args.bundle, manifest.files, up_to=None)
+        model = specrt.load(args.bundle, provider=args.provider)
+        for name in names:
+            model.generate([0], drafter=name, max_tokens=1)  # is it there?
+        plan = replace(plan, prompts=_fitting(plan.prompts, model, args))
+        text = model.encode(" ".join(prompt.prompt for prompt in ours))
+        parts = 1 + len(manifest.drafters)
         with progress() as show:
-            show("hashes", 0, 1)
-            check_hashes(args.bundle, manifest.files, up_to=None)
-            show("hashes", 1, 1)
-            model = specrt.load(args.bundle, drafter=names[0], provider=args.provider)
-            plan = Plan(_fitting(prompts, model, args), names, args.tokens, args.seed)
             show("texts", 0, plan.texts)
             findings = certify(model, plan, lambda done, of: show("texts", done, of))
-            tokens = model.encode(" ".join(prompt.prompt for prompt in prompts))
             del model
-            parts = 1 + len(manifest.drafters)
             show("graphs", 0, parts)
-            checked = graphs(
-                args.bundle,
-                manifest,
-                args.provider,
-                tokens,
-                lambda session, ids: check_graph(session, ids, Limits(rows=0.0, tree=0.1)),
-            )
+            checked = graphs(args.bundle, manifest, args.provider, text, _check)
             for done, finding in enumerate(checked, start=1):
                 findings.append(finding)
                 show("graphs", done, parts)
@@ -94,23 +92,26 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _prompts(file: str | None) -> tuple[Any, ...]:
+def _ours() -> tuple[Any, ...]:
     from specrt.bench.suite import KINDS, load_suites
 
-    if file:
-        return load_suites([file])
     return tuple(prompt for kind in KINDS for prompt in load_suites([kind])[:_OF_EACH_KIND])
 
 
 def _fitting(prompts: tuple[Any, ...], model: Any, args: argparse.Namespace) -> tuple[Any, ...]:
-    """One's own prompts must fit the context; of ours those that do are taken."""
-    if args.prompts:
-        return prompts
+    """One's own prompts must all fit the context; of ours, those that do are taken."""
     context = model.manifest.model.context
     fitting = tuple(p for p in prompts if len(model.prompt_ids(p.prompt)) + args.tokens <= context)
-    if not fitting:
+    if not fitting or (args.prompts and fitting != prompts):
         raise RequestError(
-            f"none of our prompts and {args.tokens} tokens fit the context of {context}: give "
-            "shorter ones with --prompts, or fewer --tokens"
+            f"{len(prompts) - len(fitting)} of {len(prompts)} prompts and {args.tokens} tokens do "
+            f"not fit the context of {context}: give shorter ones with --prompts, or fewer --tokens"
         )
     return fitting
+
+
+def _check(session: Any, tokens: Sequence[int]) -> Mapping[str, Any]:
+    """Bit for bit in blocks of any size; a tree sums in another order, which 8 bits amplify."""
+    from specrt.export.check import Limits, check_graph
+
+    return check_graph(session, tokens, Limits(rows=0.0, tree=0.1))
