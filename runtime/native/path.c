@@ -11,8 +11,12 @@ static const struct {
   const Path *path;
   unsigned needs;
 } paths[] = { /* best first */
-    {&avx512_path, AVX512_VNNI}, {&avx_vnni_path, AVX_VNNI}, {&avx2_path, AVX2},
-    {&neon_i8mm_path, NEON_I8MM},   {&neon_dot_path, NEON_DOT},  {&portable_path, 0},
+    {&avx512_path, AVX512_VNNI},
+    {&avx_vnni_path, AVX_VNNI},
+    {&avx2_path, AVX2},
+    {&neon_i8mm_path, NEON_I8MM},
+    {&neon_dot_path, NEON_DOT},
+    {&portable_path, 0},
 };
 
 static const Path *available(const char *name) {
