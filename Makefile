@@ -34,17 +34,33 @@ sanitize: $(READY)  ## the native kernels' tests, ended by the first byte read o
 	    $(BIN)/python -m pytest -rN --capture=sys -p no:cacheprovider tests/test_native.py \
 	    tests/test_native_attention.py tests/test_native_safety.py
 
-# The figures in README.md. Bundles are made once and kept beside the checkpoints.
+# The figures in README.md. Bundles are made once and kept beside the checkpoints. Peers are run where
+# they are: LLAMA_PYTHON has llama-cpp-python; GENAI_PYTHON has onnxruntime-genai, and GENAI_MODELS is
+# the folder with its exports: smollm2-int8, smollm2-int4, coder-int8, coder-int4.
 BUNDLES = $(shell $(BIN)/python -c 'from specrt.pull import home; print(home() / "bundles")')
+SMOLLM2 = "$$($(BIN)/specrt pull smollm2)"
+CODER = "$$($(BIN)/specrt pull qwen2.5-coder-1.5b)"
+CODER_DRAFT = "$$($(BIN)/specrt pull qwen2.5-coder-0.5b)"
 
 bench: $(READY)
-	test -f $(BUNDLES)/smollm2-bench/specrt.json || $(BIN)/specrt export \
-	    "$$($(BIN)/specrt pull smollm2)" $(BUNDLES)/smollm2-bench
-	test -f $(BUNDLES)/coder-bench/specrt.json || $(BIN)/specrt export \
-	    "$$($(BIN)/specrt pull qwen2.5-coder-1.5b)" $(BUNDLES)/coder-bench \
-	    --draft "$$($(BIN)/specrt pull qwen2.5-coder-0.5b)" --context 8192
-	$(BIN)/specrt bench $(BUNDLES)/smollm2-bench --drafters ngram
-	$(BIN)/specrt bench $(BUNDLES)/coder-bench --drafters ngram,draft,auto
+	test -f $(BUNDLES)/bench-smollm2/specrt.json || $(BIN)/specrt export $(SMOLLM2) \
+	    $(BUNDLES)/bench-smollm2
+	test -f $(BUNDLES)/bench-coder/specrt.json || $(BIN)/specrt export $(CODER) \
+	    $(BUNDLES)/bench-coder --draft $(CODER_DRAFT) --context 8192
+	$(BIN)/specrt bench $(BUNDLES)/bench-smollm2 --drafters ngram,auto
+	$(BIN)/specrt bench $(BUNDLES)/bench-coder --drafters ngram,draft,auto --repeat 1
+	$(BIN)/python bench/overhead.py $(BUNDLES)/bench-coder
+	for model in $(SMOLLM2) $(CODER); do $(BIN)/python bench/kernels.py "$$model" \
+	    --home $(BUNDLES) $(if $(LLAMA_PYTHON),--llama-python $(LLAMA_PYTHON)); done
+	for bits in $(if $(GENAI_PYTHON),8 4); do \
+	    for model in smollm2 coder; do \
+	        case $$model in smollm2) source=$(SMOLLM2);; *) source=$(CODER);; esac; \
+	        bundle=$(BUNDLES)/bench-$$model-int$$bits; \
+	        test -f $$bundle/specrt.json || \
+	            $(BIN)/specrt export "$$source" $$bundle --weights int$$bits --context 8192; \
+	        $(BIN)/python bench/plain_vs_genai.py $(GENAI_MODELS)/$$model-int$$bits $$bundle \
+	            --genai-python $(GENAI_PYTHON) --prompts 6 --max-tokens 64 --rounds 2; \
+	    done; done
 
 # build/ is removed first: setuptools would put what an older build left there into the wheel.
 $(READY): pyproject.toml README.md $(SOURCES)
