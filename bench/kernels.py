@@ -15,6 +15,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -36,12 +37,15 @@ def main() -> int:
     """Measure, print tables and, as the last line, JSON."""
     if sys.argv[1:2] == ["--worker"]:
         job = json.loads(sys.argv[2])
-        print(json.dumps({"llama": llama, "load": load}[job.pop("do")](**job)))
+        workers: dict[str, Callable[..., object]] = {"llama": llama, "load": load}
+        print(json.dumps(workers[job.pop("do")](**job)))
         return 0
     options = _parser().parse_args()
     bundles = export_all(options.checkpoint, options.home)
     threads = options.threads or _physical_cores()
-    times = {name: {k: [] for k in (*ROWS, PREFILL)} for name in bundles}
+    times: dict[str, dict[int, list[float]]] = {
+        name: {k: [] for k in (*ROWS, PREFILL)} for name in bundles
+    }
     sessions = {name: open_session(bundle, threads) for name, bundle in bundles.items()}
     for _ in range(options.rounds):
         turn(sessions, options.context, times)
@@ -103,7 +107,7 @@ def turn(
     ids = np.random.default_rng(0).integers(100, 10000, context + PREFILL)
     for name, session in sessions.items():
         session.keep(0)
-        times[name][PREFILL].append(_milliseconds(lambda s=session: s.forward(ids[:PREFILL])))
+        times[name][PREFILL].append(_milliseconds(partial(session.forward, ids[:PREFILL])))
         session.keep(context)
     for k in ROWS:
         for _ in range(8):
@@ -111,7 +115,7 @@ def turn(
                 for wanted in (False, True):  # the first call after another model finds cold caches
                     session.keep(context)
                     block = ids[context : context + k]
-                    ms = _milliseconds(lambda s=session, b=block: s.forward(b, last=b.size))
+                    ms = _milliseconds(partial(session.forward, block, last=k))
                     if wanted:
                         times[name][k].append(ms)
 
@@ -149,13 +153,13 @@ def llama(model: str, threads: int, context: int) -> dict[int, list[float]]:
     times: dict[int, list[float]] = {PREFILL: []}
     for _ in range(2):
         forget(0)
-        ms = _milliseconds(lambda: read(0, PREFILL, 1))
+        ms = _milliseconds(partial(read, 0, PREFILL, 1))
     times[PREFILL] = [ms]
     for k in ROWS:
         times[k] = []
         for i in range(9):
             forget(context)
-            ms = _milliseconds(lambda k=k: read(context, k, k))
+            ms = _milliseconds(partial(read, context, k, k))
             if i:
                 times[k].append(ms)
     return times

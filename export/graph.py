@@ -11,7 +11,8 @@ from typing import Protocol
 import numpy as np
 
 from specrt.export.flavour import CPU, Flavour
-from specrt.export.operators import Linear, Rows
+from specrt.export.native import Rows
+from specrt.export.operators import Linear
 from specrt.export.quantize import Packed
 from specrt.export.writer import GraphWriter
 from specrt.models.config import DecoderConfig, Layer

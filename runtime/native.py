@@ -52,7 +52,7 @@ def needed(graph: Path) -> bool:
 
 
 def path() -> str:
-    """The instructions in use: "avx512-vnni", "avx2" or "portable"."""
+    """The instructions in use, as `docs/kernels-building.md` lists them: "avx2", "neon-dot", …"""
     return str(_library().specrt_path().decode())
 
 
