@@ -133,4 +133,4 @@ class SharedCache:
                 array[:, :, :used] = self._values[index].numpy()[:, :, :used]
             grown.append(ort.OrtValue.ortvalue_from_numpy(array, self._device))
         self._bound = None  # first: what is bound is never taken for what is there
-        self._capacity, self._values = capacity, grown
+        self._values, self._capacity = grown, capacity

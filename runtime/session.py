@@ -183,9 +183,10 @@ class Session:
         bound = self._buffers.get(name)
         if bound is None or bound[0].shape != shape:
             array = np.empty(shape, TYPES[self._inputs[name].type])
+            self._buffers.pop(name, None)  # an interrupt before the end leaves nothing half bound
             bound = array, ort.OrtValue.ortvalue_from_numpy(array)
             self._binding.bind_ortvalue_input(name, bound[1])
-            self._buffers[name] = bound  # last: an interrupt before it leaves nothing unbound
+            self._buffers[name] = bound
         bound[0][...] = content
         if self._copies:
             self._binding.bind_ortvalue_input(name, bound[1])
