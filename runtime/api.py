@@ -14,6 +14,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Unpack
 
+from specrt.runtime import policies
+from specrt.runtime.acceptance import Habits
+from specrt.runtime.adaptive import Adaptive, Memory
 from specrt.runtime.bundle import (
     DrafterInfo,
     Manifest,
@@ -23,18 +26,21 @@ from specrt.runtime.bundle import (
 )
 from specrt.runtime.chat import render
 from specrt.runtime.controller import AUTO_BUDGET, Controller, Fixed
+from specrt.runtime.costs import READ_SHARE, Costs, DraftCost
 from specrt.runtime.decode import Request, decode
 from specrt.runtime.detail import Logprob
 from specrt.runtime.drafters import named
 from specrt.runtime.drafters.draft import DraftModel
+from specrt.runtime.drafters.first import First, parts
 from specrt.runtime.drafters.ngram import Ngram
 from specrt.runtime.drafters.none import Plain
 from specrt.runtime.errors import RequestError
-from specrt.runtime.evenness import Undrafted, plain_reason
+from specrt.runtime.evenness import plain_reason
 from specrt.runtime.grammar import Forms, Guided, Schema, constrained
 from specrt.runtime.interfaces import Drafter, Session
 from specrt.runtime.open import open_session
 from specrt.runtime.options import How, sampling
+from specrt.runtime.policies import COST, Policy
 from specrt.runtime.prefix import common_prefix
 from specrt.runtime.rules import COUPLED
 from specrt.runtime.text import TextStream, encode, load_tokenizer, real_ids
@@ -96,6 +102,9 @@ class Model:
         self._default = drafter
         self._target = self._open("target", self.manifest.model)
         self._drafter(drafter)  # a name the bundle lacks is refused now, not at the first request
+        self._costs = Costs({info.name: self._guess(info) for info in self.manifest.drafters})
+        self._habits = Habits()
+        self._policies: dict[str, Policy] = {}
         self._read: Sequence[int] = ()  # the tokens that the target's cache holds
         self._turn = threading.Lock()  # one generate at a time
         self._handover = threading.Lock()  # one change of the active stream at a time
@@ -134,7 +143,8 @@ class Model:
         messages: Messages | None = None,
         raw: bool = False,
         drafter: str | None = None,
-        budget: int = AUTO_BUDGET,
+        budget: int | None = None,
+        policy: str | None = None,
         rule: str = COUPLED.name,
         max_tokens: int = 256,
         seed: int | None = None,
@@ -149,13 +159,15 @@ class Model:
         """Write one text, a `Piece` at a time.
 
         prompt: the user's question, or with `raw` a text to continue, or token ids. messages: a
-        conversation instead, [{"role": "user", "content": "…"}, …]. budget: most tokens to draft in
-        a step. rule: of verification; under "coupled" the seed alone decides the text, whatever
-        drafts. seed: of all draws, None takes a fresh one. stop: texts to end before. logprobs:
-        report each token's, and those of so many best ones; the model's own, or with
-        processed_logprobs after penalties and bans. traced: keep each step's detail. regex,
-        json_schema: the form that the text must have. how: temperature (0 is greedy), top_k,
-        top_p, penalties and the like, see `How`. Raises RequestError for what cannot be used.
+        conversation instead, [{"role": "user", "content": "…"}, …]. budget: how many tokens to
+        draft in each step. policy: what chooses it instead, see runtime/policies.py; without
+        either, "cost" for the drafter auto, and 4 tokens for one that is named. rule: of
+        verification; under "coupled" the seed alone decides the text, whatever drafts. seed: of all
+        draws, None takes a fresh one. stop: texts to end before. logprobs: report each token's, and
+        those of so many best ones; the model's own, or with processed_logprobs after penalties and
+        bans. traced: keep each step's detail. regex, json_schema: the form that the text must have.
+        how: temperature (0 is greedy), top_k, top_p, penalties and the like, see `How`. Raises
+        RequestError for what cannot be used.
         """
         name = self._default if drafter is None else drafter
         ids, chosen = self.prompt_ids(prompt, messages, raw), sampling(how, self.tokenizer)
@@ -163,7 +175,8 @@ class Model:
         if regex is not None or json_schema is not None:
             grammar = self._forms.grammar(regex, json_schema, len(ids))
             chosen = constrained(chosen, grammar)
-            drafts = drafts if name == "none" else Guided(drafts, grammar)
+            if name != "none":
+                drafts = First([Guided(part, grammar) for part in parts(drafts)])
         request = Request(
             prompt=ids,
             max_tokens=max_tokens,
@@ -177,10 +190,7 @@ class Model:
         )
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         text = TextStream(self.tokenizer, stops)
-        controller: Controller = Fixed(budget)
-        if name == "auto" and (reason := plain_reason(self.manifest)):
-            controller = Undrafted(reason)
-        stream = Stream(self, request, text, drafts, controller, name)
+        stream = Stream(self, request, text, drafts, self._controller(name, budget, policy), name)
         self._take_turn(stream)
         return stream
 
@@ -214,19 +224,45 @@ class Model:
         )
         return tuple(encode(self.tokenizer, rendered, add_bos=False))
 
+    def _controller(self, name: str, budget: int | None, policy: str | None) -> Controller:
+        """What chooses the drafts of a text."""
+        if budget is not None and policy is not None:
+            raise RequestError(f"give a budget ({budget}) or a policy ({policy}), not both")
+        if name == "auto" and (reason := plain_reason(self.manifest)):
+            return Fixed(0, reason)
+        names = self._parts(name)
+        if policy is None and name == "auto" and budget is None:
+            policy = COST
+        if policy is None or names == ["none"]:
+            return Fixed(AUTO_BUDGET if budget is None else budget)
+        if policy not in self._policies:
+            self._policies[policy] = policies.named(policy)
+        return Adaptive(names, Memory(self._costs, self._habits, self._policies[policy]))
+
+    def _parts(self, name: str) -> list[str]:
+        """The drafters that a name combines."""
+        if name == "auto":
+            return ["ngram", *(info.name for info in self.manifest.drafters)]
+        return name.split("+")
+
     def _token_text(self, token: int | None) -> str:
         return "" if token is None else self.tokenizer.id_to_token(token) or ""
 
     def _drafter(self, name: str) -> Drafter:
         """The drafter called `name`, made once."""
-        if name == "auto":
-            name = "+".join(["ngram", *(info.name for info in self.manifest.drafters)])
+        name = "+".join(self._parts(name))
         if name not in self._drafters:
             makers: dict[str, Callable[[], Drafter]] = {"none": Plain, "ngram": Ngram}
             for info in self.manifest.drafters:
                 makers[info.name] = partial(self._draft_model, info)
             self._drafters[name] = named(name, makers)
         return self._drafters[name]
+
+    def _guess(self, info: DrafterInfo) -> DraftCost:
+        """What a draft model costs before it was measured: as its weights are to the target's."""
+        target = sum(graph.size for graph in self.manifest.graphs)
+        share = sum(graph.size for graph in info.graphs) / max(target, 1)
+        return DraftCost(share, share * READ_SHARE)
 
     def _draft_model(self, info: DrafterInfo) -> Drafter:
         return DraftModel(self._open(info.path, info.model), self._limit, info.name)

@@ -108,11 +108,11 @@ def _steps(
     while len(tokens) < end and finish is None:
         with _undone_on_error(target):
             began = perf_counter()
-            budget = min(controller.budget(), end - len(tokens) - 1)
+            room = end - len(tokens) - 1
             context = Context(tokens, hidden, sampling, chance.noise)
-            proposal = drafter.propose(context, budget, drafts_rng)
+            proposal = controller.draft(drafter, context, room, drafts_rng)
             root, n = target.length, proposal.size
-            assert n <= budget, f"{proposal.source} proposed {n} tokens on a budget of {budget}"
+            assert n <= room, f"{proposal.source} proposed {n} tokens where {room} fit"
             drafted = perf_counter()
             output = target.forward(*_block(tokens[-1], proposal), last=n + 1)
             logits = output.logits[:, :limit]  # (n + 1, V)

@@ -1,26 +1,10 @@
-"""Whether text with drafts is text without to the last token, and plain decoding where it must be.
+"""Whether text with drafts is text without to the last token, and where plain decoding must be.
 
 It is where a row's logits are the same bits whatever rows it is read with. Kernels that choose
 their way by the number of rows are uneven in the last bits, and a near tie may fall otherwise.
 """
 
-from dataclasses import dataclass
-
 from specrt.runtime.bundle import Manifest
-from specrt.runtime.trace import Step
-
-
-@dataclass(frozen=True, slots=True)
-class Undrafted:
-    """Never drafts. reason: why, for the trace."""
-
-    reason: str
-
-    def budget(self) -> int:
-        return 0
-
-    def observe(self, step: Step) -> None:
-        """Learns nothing."""
 
 
 def unevenness(manifest: Manifest) -> str:

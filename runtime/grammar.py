@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
+from specrt.runtime.drafters.first import is_free, unread
 from specrt.runtime.errors import RequestError
 from specrt.runtime.interfaces import Context, Drafter
 from specrt.runtime.prefix import common_prefix
@@ -105,6 +106,15 @@ class Guided:
 
     inner: Drafter
     grammar: Grammar
+
+    @property
+    def free(self) -> bool:
+        """See drafters/first.py."""
+        return is_free(self.inner)
+
+    def unread(self, tokens: Sequence[int]) -> int:
+        """See drafters/first.py."""
+        return unread(self.inner, tokens)
 
     def propose(self, context: Context, budget: int, rng: np.random.Generator) -> Proposal:
         forced = self.grammar.forced(context.tokens)[:budget] if budget > 0 else []

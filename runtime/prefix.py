@@ -10,6 +10,14 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     2
     """
     shared = min(len(a), len(b))
-    if a[:shared] == b[:shared]:  # the usual case, at the speed of one comparison
+    a, b = list(a[:shared]), list(b[:shared])  # a tuple equals no list
+    if a == b:  # the usual case
         return shared
-    return next((i for i in range(shared) if a[i] != b[i]), shared)
+    agreed, differ = 0, shared  # a bisection, each comparison half as long as the one before
+    while differ - agreed > 1:
+        middle = (agreed + differ) // 2
+        if a[agreed:middle] == b[agreed:middle]:
+            agreed = middle
+        else:
+            differ = middle
+    return agreed

@@ -4,7 +4,7 @@ Siblings stand in the order in which they were drawn; verification depends on it
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,13 +20,15 @@ class Proposal:
     tokens: (n,) int64. parents: (n,) int64, parents[i] < i, ROOT for the first level.
     probs: n laws, each what its token was drawn from at the moment it was drawn, so that of a
     second sibling drawn without replacement lacks the first; None: every token was certain.
-    source: the drafter's name.
+    source: the drafter's name. kind: proposals of one kind are about equally likely right; "" where
+    the source is all there is to say.
     """
 
     tokens: np.ndarray
     parents: np.ndarray
     probs: tuple[Distribution, ...] | None = None
     source: str = ""
+    kind: str = ""
 
     def __post_init__(self) -> None:
         assert self.tokens.shape == self.parents.shape == (self.tokens.size,)
@@ -61,6 +63,11 @@ class Proposal:
             node = int(self.parents[node])
         return tuple(reversed(path))
 
+    def first(self, n: int) -> "Proposal":
+        """Its first n nodes."""
+        probs = None if self.probs is None else self.probs[:n]
+        return replace(self, tokens=self.tokens[:n], parents=self.parents[:n], probs=probs)
+
     def line(self, node: int) -> tuple[int, ...] | None:
         """All nodes below `node` where they are a chain; None where they branch."""
         line: list[int] = []
@@ -76,11 +83,14 @@ class Proposal:
 
 
 def chain(
-    tokens: Sequence[int], probs: tuple[Distribution, ...] | None = None, source: str = ""
+    tokens: Sequence[int],
+    probs: tuple[Distribution, ...] | None = None,
+    source: str = "",
+    kind: str = "",
 ) -> Proposal:
     """Tokens that follow each other."""
     parents = np.arange(-1, len(tokens) - 1, dtype=np.int64)
-    return Proposal(np.array(tokens, np.int64), parents, probs, source)
+    return Proposal(np.array(tokens, np.int64), parents, probs, source, kind)
 
 
 NOTHING = chain(())

@@ -105,7 +105,7 @@ def test_padding_changes_no_text_and_no_draft(
         steps = [(s.emitted, s.drafted, s.accepted) for s in result.trace.steps]
         return result.tokens, steps
 
-    options = {"max_tokens": 40, "drafter": drafter, **options}
+    options = {"max_tokens": 40, "drafter": drafter, "budget": 4, **options}
     assert told(padding.generate(PROMPT, **options)) == told(plain.generate(PROMPT, **options))
 
 

@@ -154,7 +154,7 @@ def test_a_second_turn_reads_only_what_is_new(folder: Path, drafter: str) -> Non
         {"role": "assistant", "content": answer.text},
         {"role": "user", "content": "and the other one"},
     ]
-    before, after = (model._prompt(None, messages, False) for messages in (first, second))
+    before, after = (model.prompt_ids(None, messages, False) for messages in (first, second))
     held = (*before, *answer.tokens)[:-1]  # the last token was emitted and never read
     kept = next(i for i in range(len(after)) if i == len(held) or held[i] != after[i])
     assert kept > len(before)
@@ -173,8 +173,8 @@ def test_a_conversation_taken_up_at_an_earlier_turn_reads_from_there(folder: Pat
         answer = model.generate(messages=turns, max_tokens=6).text
         turns += [{"role": "assistant", "content": answer}, {"role": "user", "content": content}]
     changed = [*turns[:2], {"role": "user", "content": "something else"}]
-    asked = model._prompt(None, changed, False)
-    same = len(model._prompt(None, turns[:1], False))
+    asked = model.prompt_ids(None, changed, False)
+    same = len(model.prompt_ids(None, turns[:1], False))
     with counted(model._target) as rows:
         result = model.generate(messages=changed, drafter="none", max_tokens=6)
     assert sum(rows) < len(asked) - same + 6

@@ -313,7 +313,8 @@ def test_a_model_cannot_send_the_terminal_control_characters(
 def test_drafted_tokens_are_green_on_a_terminal(
     tiny_bundle: Path, no_color: str | None, green: bool
 ) -> None:
-    output = on_terminal(["generate", str(tiny_bundle), PROMPT, "--max-tokens", "12"], no_color)
+    how = ["--drafter", "draft", "--max-tokens", "12"]
+    output = on_terminal(["generate", str(tiny_bundle), PROMPT, *how], no_color)
     assert ("\x1b[32m" in output) == green
 
 

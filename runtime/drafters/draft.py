@@ -38,7 +38,7 @@ class DraftModel:
         budget = min(budget, session.capacity + 1 - len(tokens))  # the last one drafted is not read
         if budget <= 0:
             return NOTHING
-        known = min(common_prefix(self._seen, tokens), session.length, len(tokens) - 1)
+        known = len(tokens) - self.unread(tokens)
         session.keep(known)
         del self._seen[known:]
         drafted: list[int] = []
@@ -51,6 +51,11 @@ class DraftModel:
             if len(drafted) == budget:
                 return chain(drafted, tuple(laws), self._name)
             unread = drafted[-1:]
+
+    def unread(self, tokens: Sequence[int]) -> int:
+        """How many last tokens of a text it has to read before it can draft, one or more."""
+        known = min(common_prefix(self._seen, tokens), self._session.length, len(tokens) - 1)
+        return len(tokens) - known
 
     def _forward(self, tokens: Sequence[int]) -> np.ndarray:
         """Read tokens; the logits (limit,) after the last."""

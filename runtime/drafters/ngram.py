@@ -20,6 +20,8 @@ Index = tuple[list[int], Places]  # a text and the places in it
 class Ngram:
     """longest, shortest: how many last tokens of the text must match."""
 
+    free = True  # see drafters/first.py
+
     def __init__(self, longest: int = 4, shortest: int = 2) -> None:
         if not 1 <= shortest <= longest:
             raise RequestError(
@@ -34,7 +36,9 @@ class Ngram:
         for length in self._lengths:
             start = places.get(tuple(tokens[-length:])) if length <= len(tokens) else None
             if start is not None and budget > 0:
-                return chain(_continue(tokens, start, budget), source="ngram")
+                return chain(
+                    _continue(tokens, start, budget), source="ngram", kind=f"ngram {length}"
+                )
         return NOTHING
 
     def _read(self, tokens: Sequence[int]) -> Places:

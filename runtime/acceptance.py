@@ -1,0 +1,75 @@
+"""How often a kind of draft is right, level by level, counted with the past fading.
+
+What is kept is conditional: the share, of the drafts whose first d tokens were right, whose next
+one was right too. A level that was seldom reached leans on the one before it.
+"""
+
+from collections.abc import Callable, Sequence
+
+MOST = 16  # levels kept
+FADE = 0.95  # of the counts at a level, at each new one: about the last 20 count
+SLOWLY = 0.995  # the same over all texts
+TRUST = 4.0  # counts that what is known beforehand is worth, at each level
+PRIORS = {
+    "ngram 2": 0.4,
+    "ngram 3": 0.55,
+    "ngram 4": 0.7,
+    "draft": 0.65,
+    "grammar": 0.95,
+}  # first tokens right
+UNKNOWN = 0.5  # for any other kind
+
+Believe = Callable[[float, float], float]  # counts of right and wrong -> the probability to act on
+
+
+def mean(right: float, wrong: float) -> float:
+    """The share that is right.
+
+    >>> mean(3, 1)
+    0.75
+    """
+    return right / (right + wrong)
+
+
+class Acceptance:
+    """Of one kind of draft. prior: the probabilities to start from, by level."""
+
+    def __init__(self, prior: Sequence[float], fade: float = FADE) -> None:
+        self._prior, self._fade = prior, fade
+        self._right, self._wrong = [0.0] * MOST, [0.0] * MOST
+
+    def observe(self, right: int, drafted: int) -> None:
+        """Of a draft of so many tokens in a row, the first `right` were."""
+        fade = self._fade
+        for level in range(min(right + (right < drafted), MOST)):
+            self._right[level] *= fade
+            self._wrong[level] *= fade
+            if level < right:
+                self._right[level] += 1
+            else:
+                self._wrong[level] += 1
+
+    def rates(self, levels: int = MOST, believe: Believe = mean) -> list[float]:
+        """The probability that a token is right after those before it were, by level."""
+        rates: list[float] = []
+        moved = 0.0  # how far the level before came away from what was known of it beforehand
+        for level in range(min(levels, MOST)):
+            known = min(max(self._prior[level] + moved, 0.02), 0.98)
+            right = self._right[level] + TRUST * known
+            wrong = self._wrong[level] + TRUST * (1 - known)
+            rates.append(believe(right, wrong))
+            moved = right / (right + wrong) - self._prior[level]
+        return rates
+
+
+class Habits:
+    """What drafts were right how often in all texts so far: where a new text starts from."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, Acceptance] = {}
+
+    def of(self, kind: str) -> Acceptance:
+        if kind not in self._kinds:
+            start = PRIORS.get(kind, UNKNOWN)
+            self._kinds[kind] = Acceptance([start] * MOST, SLOWLY)
+        return self._kinds[kind]

@@ -1,0 +1,162 @@
+"""The controller that chooses by cost: what to draft, with which drafter, or nothing.
+
+Drafters that are free are asked first, and what they found is cut to what is worth verifying. Those
+that cost time are asked only if they are expected to gain more. What a free drafter found is
+compared with the text that came, whether it was verified or not: it needs no probes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from specrt.runtime.acceptance import MOST, Acceptance, Habits
+from specrt.runtime.costs import Costs
+from specrt.runtime.drafters.first import is_free, parts, unread
+from specrt.runtime.interfaces import Context, Drafter
+from specrt.runtime.policies import CostOptimal, Option, Outcome, Policy
+from specrt.runtime.proposal import NOTHING, Proposal
+from specrt.runtime.trace import Step
+
+RECENT = 0.97  # what is left of a step's weight in the pace after the next one
+DEEPEST = 8  # tokens asked of a drafter that costs time; free ones are asked for MOST
+
+
+@dataclass(slots=True)
+class Memory:
+    """What is known from text to text: the device's costs, the drafters' habits, the policy."""
+
+    costs: Costs = field(default_factory=Costs)
+    habits: Habits = field(default_factory=Habits)
+    policy: Policy = field(default_factory=CostOptimal)
+
+
+@dataclass(slots=True)
+class _Offer:
+    """A free proposal, followed until the text is found to go another way."""
+
+    kind: str
+    tokens: list[int]
+    right: int = 0
+    over: bool = False
+
+    def follow(self, emitted: Sequence[int]) -> None:
+        for token in emitted:
+            if self.over or self.right == len(self.tokens):
+                return
+            self.over = token != self.tokens[self.right]
+            self.right += not self.over
+
+
+class Adaptive:
+    """For one text. names: of the drafters, in order, as memory knows them."""
+
+    def __init__(self, names: Sequence[str], memory: Memory) -> None:
+        self._names, self._memory = tuple(names), memory
+        self._kinds: dict[str, Acceptance] = {}
+        self._offers: dict[str, _Offer] = {}
+        self._silent: set[str] = set()  # asked, and had nothing
+        self._emitted = self._seconds = 0.0  # lately
+        self._chosen, self._unread = Option("", 0, 1.0, 0.0), 1
+        self.reason = ""
+
+    @property
+    def pace(self) -> float:
+        """Tokens a second lately, or of plain decoding if that is more."""
+        plain = 1 / self._memory.costs.plain
+        return max(plain, self._emitted / self._seconds) if self._seconds else plain
+
+    def draft(
+        self, drafter: Drafter, context: Context, room: int, rng: np.random.Generator
+    ) -> Proposal:
+        costs, policy = self._memory.costs, self._memory.policy
+        options = [Option("", 0, 1.0, costs.plain)]
+        found: dict[str, Proposal] = {}
+        asked: dict[str, tuple[Drafter, int]] = {}
+        for name, part in zip(self._names, parts(drafter), strict=True):
+            if is_free(part):
+                proposal = part.propose(context, min(room, MOST), rng)
+                if proposal.size:
+                    found[name] = proposal
+                    self._add(options, name, _kind(proposal), proposal.size)
+            elif name not in self._silent:
+                asked[name] = part, unread(part, context.tokens)
+                self._add(options, name, name, min(room, DEEPEST), asked[name][1], room)
+        chosen, why = policy.choose(options, self.pace)
+        self._chosen = chosen
+        self.reason = self._say(options, why)
+        for name, proposal in found.items():
+            if name == chosen.arm or name not in self._offers:
+                self._offers[name] = _Offer(_kind(proposal), proposal.tokens.tolist())
+        if not chosen.tokens:
+            return NOTHING
+        if chosen.arm in found:
+            return found[chosen.arm].first(chosen.tokens)
+        part, self._unread = asked[chosen.arm]
+        return part.propose(context, chosen.tokens, rng)
+
+    def observe(self, step: Step) -> None:
+        memory, chosen = self._memory, self._chosen
+        draft_s, rest_s = step.seconds[0], step.seconds[1] + step.seconds[2]
+        memory.costs.observe(step.drafted + 1, rest_s)
+        seconds = draft_s + rest_s
+        self._emitted = RECENT * self._emitted + len(step.emitted)
+        self._seconds = RECENT * self._seconds + seconds
+        if chosen.arm and not chosen.free:
+            if step.drafted:
+                self._learn(chosen.arm, step.accepted, step.depth)
+                memory.costs.observe_draft(chosen.arm, step.drafted, self._unread, draft_s)
+            else:
+                self._silent.add(chosen.arm)
+        for name in list(self._offers):
+            offer = self._offers[name]
+            offer.follow(step.emitted)
+            if offer.over or offer.right == len(offer.tokens) or name == chosen.arm:
+                self._learn(offer.kind, offer.right, offer.right + offer.over)
+                del self._offers[name]
+        outcome = Outcome(step.drafted, step.accepted, len(step.emitted), seconds)
+        memory.policy.observe(chosen, outcome)
+
+    def _add(
+        self, options: list[Option], name: str, kind: str, most: int, unread: int = 0, room: int = 0
+    ) -> None:
+        """The options of a drafter, one for each number of tokens. unread: 0 for a free one."""
+        costs = self._memory.costs
+        rows, each, emits, chance = costs.by_rows, costs.draft(name, 1), 1.0, 1.0
+        catch_up = costs.catch_up(name, unread)
+        for n, rate in enumerate(self._rates(kind, most), start=1):
+            chance *= rate
+            emits += chance
+            seconds = rows[n + 1]
+            if unread:  # what it has to read is worth it if it stays for as long as it was away
+                stays = max(min(unread, room) / emits, 1.0)
+                seconds += n * each + catch_up / stays
+            options.append(Option(name, n, emits, seconds, not unread))
+
+    def _rates(self, kind: str, levels: int) -> list[float]:
+        if kind not in self._kinds:
+            self._kinds[kind] = Acceptance(self._memory.habits.of(kind).rates())
+        return self._kinds[kind].rates(levels, self._memory.policy.believe)
+
+    def _learn(self, kind: str, right: int, drafted: int) -> None:
+        self._kinds[kind].observe(right, drafted)
+        self._memory.habits.of(kind).observe(right, drafted)
+
+    def _say(self, options: Sequence[Option], why: str) -> str:
+        """The choice, and the best of what was left, for the trace."""
+        chosen, pace = self._chosen, self.pace
+        if len(options) == 1:
+            return "plain: nothing to draft"
+        others = [option for option in options if option.arm != chosen.arm]
+        best = max(others, key=lambda o: o.emits - pace * o.seconds) if others else None
+        than = f"; {_shown(best)}" if best else ""
+        return f"{_shown(chosen)}{than}{f'; {why}' if why else ''}"
+
+
+def _kind(proposal: Proposal) -> str:
+    return proposal.kind or proposal.source
+
+
+def _shown(option: Option) -> str:
+    name = f"{option.arm} {option.tokens}" if option.arm else "plain"
+    return f"{name}: {option.emits:.2f} in {1000 * option.seconds:.1f} ms"

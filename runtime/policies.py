@@ -1,0 +1,224 @@
+"""Which of the possible drafts to take: rules behind one interface, compared by bench/replay.py.
+
+A policy sees what each option is expected to emit and to take, and afterwards what the chosen one
+did. It is kept from text to text, so it may learn for as long as the model is loaded.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import exp, log, sqrt
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from specrt.runtime.acceptance import mean
+from specrt.runtime.errors import RequestError
+
+PROBES = 0.015  # the share of all time that probes may lose
+FIRST_WAIT, LONGEST_WAIT = 8, 512  # steps between probes of a drafter that does not pay
+SIZES = (1, 2, 4, 8)  # budgets among which the bandits choose, for each drafter
+UP, DOWN = 2, 1  # of the heuristic, after a draft that was right and one that was not
+
+
+class Option(NamedTuple):
+    """A draft that could be made, arm "" being none. emits, seconds: what the step is expected to.
+    free: the proposal is there already."""
+
+    arm: str
+    tokens: int
+    emits: float
+    seconds: float
+    free: bool = True
+
+    def worth(self, pace: float) -> float:
+        """Tokens more than the time would give at this pace, in tokens a second."""
+        return self.emits - pace * self.seconds
+
+
+class Outcome(NamedTuple):
+    """What became of an option."""
+
+    drafted: int
+    accepted: int
+    emitted: int
+    seconds: float
+
+
+class Policy(Protocol):
+    """Chooses among options; the first one is plain decoding."""
+
+    def believe(self, right: float, wrong: float) -> float:
+        """The probability to act on, of counts that favour the recent and include what was known
+        beforehand."""
+
+    def choose(self, options: Sequence[Option], pace: float) -> tuple[Option, str]:
+        """An option, and a word on why if it is not for its worth at this pace."""
+
+    def observe(self, option: Option, outcome: Outcome) -> None: ...
+
+
+@dataclass(slots=True)
+class CostOptimal:
+    """The draft that gains most. At a pace of so many tokens a second a step of t seconds must
+    emit pace * t to be worth it; the option that exceeds this most is what maximises tokens a
+    second in the long run, where a step's options differ from those of the next one.
+
+    A drafter that costs time is probed now and then while it does not pay: at waits that double
+    with each draft that fails, at once after one that is right, and never for more than a small
+    share of the time.
+    """
+
+    waits: dict[str, int] = field(default_factory=dict)
+    idle: dict[str, int] = field(default_factory=dict)
+    lost: float = 0.0
+    elapsed: float = 0.0
+    _probe: float | None = None  # seconds that the probe now under way has to earn a token in
+
+    def believe(self, right: float, wrong: float) -> float:
+        return mean(right, wrong)
+
+    def choose(self, options: Sequence[Option], pace: float) -> tuple[Option, str]:
+        best, most = options[0], options[0].worth(pace)
+        rivals: dict[str, tuple[float, Option]] = {}
+        for option in options[1:]:
+            worth = option.emits - pace * option.seconds
+            if worth > most:
+                best, most = option, worth
+            if not option.free and (option.arm not in rivals or worth > rivals[option.arm][0]):
+                rivals[option.arm] = worth, option
+        self._probe = None
+        for arm, (worth, option) in rivals.items():
+            if arm == best.arm:
+                self.idle[arm], self.waits[arm] = 0, FIRST_WAIT
+                continue
+            self.idle[arm] = self.idle.get(arm, 0) + 1
+            affordable = self.lost + (most - worth) / pace <= PROBES * self.elapsed
+            if self.idle[arm] > self.waits.get(arm, FIRST_WAIT) and affordable:
+                self._probe = 1 / pace
+                return option, f"probe after {self.idle[arm] - 1} steps without"
+        return best, ""
+
+    def observe(self, option: Option, outcome: Outcome) -> None:
+        self.elapsed += outcome.seconds
+        if self._probe is not None:
+            self.lost += max(outcome.seconds - outcome.emitted * self._probe, 0.0)
+            self.idle[option.arm] = 0
+            failed = outcome.accepted < max(outcome.drafted, 1)
+            wait = max(self.waits.get(option.arm, FIRST_WAIT), FIRST_WAIT // 2)
+            self.waits[option.arm] = min(2 * wait, LONGEST_WAIT) if failed else 0
+
+
+@dataclass(slots=True)
+class Thompson(CostOptimal):
+    """The same with probabilities drawn from what the counts leave open: it probes by itself."""
+
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    def believe(self, right: float, wrong: float) -> float:
+        return float(self.rng.beta(right, wrong))
+
+
+@dataclass(slots=True)
+class Heuristic:
+    """Two more after a draft that was right to its end, one less after another; the first drafter
+    that has something. It knows nothing of costs."""
+
+    budget: int = 4
+
+    def believe(self, right: float, wrong: float) -> float:
+        return mean(right, wrong)
+
+    def choose(self, options: Sequence[Option], pace: float) -> tuple[Option, str]:
+        chosen = options[0]
+        for option in options[1:]:
+            if chosen.arm in ("", option.arm) and option.tokens <= self.budget:
+                chosen = option
+        return chosen, f"up {UP}, down {DOWN}"
+
+    def observe(self, option: Option, outcome: Outcome) -> None:
+        if outcome.drafted:
+            right = outcome.accepted == outcome.drafted
+            self.budget = max(self.budget + (UP if right else -DOWN), 1)
+
+
+@dataclass(slots=True)
+class Ucb:
+    """UCB1 over drafters and budgets: the mean tokens a second of an arm, in units of the best seen
+    so far, plus a bonus for what was tried seldom."""
+
+    tried: dict[tuple[str, int], int] = field(default_factory=dict)
+    pace: dict[tuple[str, int], float] = field(default_factory=dict)
+
+    def believe(self, right: float, wrong: float) -> float:
+        return mean(right, wrong)
+
+    def choose(self, options: Sequence[Option], pace: float) -> tuple[Option, str]:
+        arms = _arms(options)
+        for arm, option in arms.items():
+            if arm not in self.tried:
+                return option, "ucb, first try"
+        total = sum(self.tried.values())
+        most = max(self.pace.values())
+
+        def bound(arm: tuple[str, int]) -> float:
+            return self.pace[arm] / most + sqrt(2 * log(total) / self.tried[arm])
+
+        return arms[max(arms, key=bound)], "ucb"
+
+    def observe(self, option: Option, outcome: Outcome) -> None:
+        arm = option.arm, option.tokens
+        n = self.tried[arm] = self.tried.get(arm, 0) + 1
+        held = self.pace.get(arm, 0.0)
+        self.pace[arm] = held + (outcome.emitted / outcome.seconds - held) / n
+
+
+@dataclass(slots=True)
+class Exp3:
+    """Exponential weights over drafters and budgets: for streams that change against us."""
+
+    rate: float = 0.1
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    losses: dict[tuple[str, int], float] = field(default_factory=dict)
+    _chance: float = 1.0
+    _best: float = 0.0  # tokens a second
+
+    def believe(self, right: float, wrong: float) -> float:
+        return mean(right, wrong)
+
+    def choose(self, options: Sequence[Option], pace: float) -> tuple[Option, str]:
+        arms = _arms(options)
+        losses = [self.losses.get(arm, 0.0) for arm in arms]
+        weights = [exp(-self.rate * (loss - min(losses))) for loss in losses]
+        total = sum(weights)
+        place = int(self.rng.choice(len(weights), p=[w / total for w in weights]))
+        self._chance = weights[place] / total
+        return list(arms.values())[place], "exp3"
+
+    def observe(self, option: Option, outcome: Outcome) -> None:
+        pace = outcome.emitted / outcome.seconds
+        self._best = max(self._best, pace)
+        arm = option.arm, option.tokens
+        loss = (1 - pace / self._best) / self._chance
+        self.losses[arm] = self.losses.get(arm, 0.0) + loss
+
+
+def _arms(options: Sequence[Option]) -> dict[tuple[str, int], Option]:
+    """Those whose budget is none or one of SIZES."""
+    return {(o.arm, o.tokens): o for o in options if not o.arm or o.tokens in SIZES}
+
+
+COST = "cost"  # the default
+POLICIES: Mapping[str, Callable[[], Policy]] = {
+    COST: CostOptimal,
+    "heuristic": Heuristic,
+    "ucb": Ucb,
+    "exp3": Exp3,
+    "thompson": Thompson,
+}
+
+
+def named(name: str) -> Policy:
+    """A new policy of that name."""
+    if name not in POLICIES:
+        raise RequestError(f"no policy {name!r}: there are {', '.join(POLICIES)}")
+    return POLICIES[name]()
