@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from specrt.runtime.acceptance import MOST, Acceptance, Habits
-from specrt.runtime.costs import Costs
+from specrt.runtime.costs import MOST_ROWS, Costs
 from specrt.runtime.drafters.first import is_free, parts, unread
 from specrt.runtime.interfaces import Context, Drafter
 from specrt.runtime.policies import CostOptimal, Option, Outcome, Policy
@@ -19,6 +19,7 @@ from specrt.runtime.proposal import NOTHING, Proposal
 from specrt.runtime.trace import Step
 
 RECENT = 0.97  # what is left of a step's weight in the pace after the next one
+RUN_GAIN, FIRST_RUN = 0.3, 8.0  # of the mean length of runs; what it starts from
 DEEPEST = 8  # tokens asked of a drafter that costs time; free ones are asked for MOST
 
 
@@ -55,16 +56,17 @@ class Adaptive:
         self._names, self._memory = tuple(names), memory
         self._kinds: dict[str, Acceptance] = {}
         self._offers: dict[str, _Offer] = {}
+        self._runs: dict[str, tuple[float, int]] = {}  # steps in a row: lately, and now
         self._silent: set[str] = set()  # asked, and had nothing
-        self._emitted = self._seconds = 0.0  # lately
+        self._emitted = self._cost = 0.0  # lately; the cost in steps of one row
         self._chosen, self._unread = Option("", 0, 1.0, 0.0), 1
         self.reason = ""
 
     @property
     def pace(self) -> float:
         """Tokens a second lately, or of plain decoding if that is more."""
-        plain = 1 / self._memory.costs.plain
-        return max(plain, self._emitted / self._seconds) if self._seconds else plain
+        plain = self._memory.costs.plain
+        return max(1.0, self._emitted / self._cost if self._cost else 1.0) / plain
 
     def draft(
         self, drafter: Drafter, context: Context, room: int, rng: np.random.Generator
@@ -96,16 +98,13 @@ class Adaptive:
         return part.propose(context, chosen.tokens, rng)
 
     def observe(self, step: Step) -> None:
-        memory, chosen = self._memory, self._chosen
+        memory, costs, chosen = self._memory, self._memory.costs, self._chosen
         draft_s, rest_s = step.seconds[0], step.seconds[1] + step.seconds[2]
-        memory.costs.observe(step.drafted + 1, rest_s)
-        seconds = draft_s + rest_s
-        self._emitted = RECENT * self._emitted + len(step.emitted)
-        self._seconds = RECENT * self._seconds + seconds
+        costs.observe(step.drafted + 1, rest_s)
         if chosen.arm and not chosen.free:
             if step.drafted:
                 self._learn(chosen.arm, step.accepted, step.depth)
-                memory.costs.observe_draft(chosen.arm, step.drafted, self._unread, draft_s)
+                costs.observe_draft(chosen.arm, step.drafted, self._unread, draft_s)
             else:
                 self._silent.add(chosen.arm)
         for name in list(self._offers):
@@ -114,8 +113,15 @@ class Adaptive:
             if offer.over or offer.right == len(offer.tokens) or name == chosen.arm:
                 self._learn(offer.kind, offer.right, offer.right + offer.over)
                 del self._offers[name]
-        outcome = Outcome(step.drafted, step.accepted, len(step.emitted), seconds)
-        memory.policy.observe(chosen, outcome)
+        self._count_run(chosen)
+        expected = costs.by_rows[min(step.drafted + 1, MOST_ROWS)]  # a slow moment is no slow draft
+        if step.drafted and not chosen.free:
+            expected += costs.draft(chosen.arm, step.drafted, self._unread)
+        self._emitted = RECENT * self._emitted + len(step.emitted)
+        self._cost = RECENT * self._cost + expected / costs.plain
+        memory.policy.observe(
+            chosen, Outcome(step.drafted, step.accepted, len(step.emitted), draft_s + rest_s)
+        )
 
     def _add(
         self, options: list[Option], name: str, kind: str, most: int, unread: int = 0, room: int = 0
@@ -123,15 +129,30 @@ class Adaptive:
         """The options of a drafter, one for each number of tokens. unread: 0 for a free one."""
         costs = self._memory.costs
         rows, each, emits, chance = costs.by_rows, costs.draft(name, 1), 1.0, 1.0
-        catch_up = costs.catch_up(name, unread)
+        catch_up = costs.draft(name, 0, unread)
         for n, rate in enumerate(self._rates(kind, most), start=1):
             chance *= rate
             emits += chance
             seconds = rows[n + 1]
-            if unread:  # what it has to read is worth it if it stays for as long as it was away
-                stays = max(min(unread, room) / emits, 1.0)
-                seconds += n * each + catch_up / stays
-            options.append(Option(name, n, emits, seconds, not unread))
+            lasting = 0.0
+            if unread:
+                seconds += n * each + catch_up
+                lasting = catch_up * (1 - 1 / self._stays(name, min(unread, room) / emits))
+            options.append(Option(name, n, emits, seconds, not unread, lasting))
+
+    def _stays(self, name: str, away: float) -> float:
+        """For how many steps in a row a drafter is likely to be asked now: as many as lately, or
+        as it was away if it was not asked yet."""
+        run = self._runs.get(name)
+        return max(1.0, *run) if run else max(1.0, away)
+
+    def _count_run(self, chosen: Option) -> None:
+        for name, (mean, now) in self._runs.items():
+            if name != chosen.arm and now:
+                self._runs[name] = (mean + RUN_GAIN * (now - mean), 0)
+        if not chosen.free:
+            mean, now = self._runs.get(chosen.arm, (FIRST_RUN, 0))
+            self._runs[chosen.arm] = mean, now + 1
 
     def _rates(self, kind: str, levels: int) -> list[float]:
         if kind not in self._kinds:
@@ -148,7 +169,7 @@ class Adaptive:
         if len(options) == 1:
             return "plain: nothing to draft"
         others = [option for option in options if option.arm != chosen.arm]
-        best = max(others, key=lambda o: o.emits - pace * o.seconds) if others else None
+        best = max(others, key=lambda o: o.worth(pace)) if others else None
         than = f"; {_shown(best)}" if best else ""
         return f"{_shown(chosen)}{than}{f'; {why}' if why else ''}"
 

@@ -14,7 +14,10 @@ import numpy as np
 from specrt.runtime.acceptance import mean
 from specrt.runtime.errors import RequestError
 
-PROBES = 0.015  # the share of all time that probes may lose
+PROBES, SURPLUS = (
+    0.01,
+    0.25,
+)  # shares of all time, and of what drafts have won, that probes may lose
 FIRST_WAIT, LONGEST_WAIT = 8, 512  # steps between probes of a drafter that does not pay
 SIZES = (1, 2, 4, 8)  # budgets among which the bandits choose, for each drafter
 UP, DOWN = 2, 1  # of the heuristic, after a draft that was right and one that was not
@@ -22,17 +25,19 @@ UP, DOWN = 2, 1  # of the heuristic, after a draft that was right and one that w
 
 class Option(NamedTuple):
     """A draft that could be made, arm "" being none. emits, seconds: what the step is expected to.
-    free: the proposal is there already."""
+    free: the proposal is there already. lasting: of the seconds those from which later steps
+    profit, since what a draft model has read stays read."""
 
     arm: str
     tokens: int
     emits: float
     seconds: float
     free: bool = True
+    lasting: float = 0.0
 
     def worth(self, pace: float) -> float:
-        """Tokens more than the time would give at this pace, in tokens a second."""
-        return self.emits - pace * self.seconds
+        """Tokens more than its time would give at this pace, in tokens a second."""
+        return self.emits - pace * (self.seconds - self.lasting)
 
 
 class Outcome(NamedTuple):
@@ -63,49 +68,59 @@ class CostOptimal:
     emit pace * t to be worth it; the option that exceeds this most is what maximises tokens a
     second in the long run, where a step's options differ from those of the next one.
 
-    A drafter that costs time is probed now and then while it does not pay: at waits that double
-    with each draft that fails, at once after one that is right, and never for more than a small
-    share of the time.
+    A drafter that costs time is probed now and then while it does not pay, if it would were it
+    always right: at waits that double with each draft that fails, at once after one that is right,
+    and only while the purse allows it.
     """
 
-    waits: dict[str, int] = field(default_factory=dict)
-    idle: dict[str, int] = field(default_factory=dict)
-    lost: float = 0.0
-    elapsed: float = 0.0
-    _probe: float | None = None  # seconds that the probe now under way has to earn a token in
+    purse: float = 0.0  # seconds that probes may lose
+    _waits: dict[str, int] = field(default_factory=dict)  # steps, by drafter
+    _idle: dict[str, int] = field(default_factory=dict)  # steps since it was asked
+    _hopeful: set[str] = field(default_factory=set)  # right at the latest probe
+    _probing: bool = False
+    _plain: float = 0.0  # seconds of a step of one row
 
     def believe(self, right: float, wrong: float) -> float:
         return mean(right, wrong)
 
     def choose(self, options: Sequence[Option], pace: float) -> tuple[Option, str]:
+        self._plain, self._probing = options[0].seconds, False
         best, most = options[0], options[0].worth(pace)
-        rivals: dict[str, tuple[float, Option]] = {}
+        rivals: dict[str, list[tuple[float, Option]]] = {}
         for option in options[1:]:
-            worth = option.emits - pace * option.seconds
+            worth = option.worth(pace)
             if worth > most:
                 best, most = option, worth
-            if not option.free and (option.arm not in rivals or worth > rivals[option.arm][0]):
-                rivals[option.arm] = worth, option
-        self._probe = None
-        for arm, (worth, option) in rivals.items():
+            if not option.free:
+                rivals.setdefault(option.arm, []).append((worth, option))
+        for arm, those in rivals.items():
+            wait = self._waits.get(arm, FIRST_WAIT)
             if arm == best.arm:
-                self.idle[arm], self.waits[arm] = 0, FIRST_WAIT
+                self._idle[arm], self._waits[arm] = 0, max(wait // 2, FIRST_WAIT)
                 continue
-            self.idle[arm] = self.idle.get(arm, 0) + 1
-            affordable = self.lost + (most - worth) / pace <= PROBES * self.elapsed
-            if self.idle[arm] > self.waits.get(arm, FIRST_WAIT) and affordable:
-                self._probe = 1 / pace
-                return option, f"probe after {self.idle[arm] - 1} steps without"
+            idle = self._idle[arm] = self._idle.get(arm, 0) + 1
+            if idle <= wait and arm not in self._hopeful:
+                continue
+            worth, option = max(those)
+            could = any(w - o.emits + o.tokens + 1 > most for w, o in those)
+            if could and (most - worth) / pace + option.lasting <= self.purse:
+                self._probing = True
+                return option, f"probe after {idle - 1} steps without"
         return best, ""
 
     def observe(self, option: Option, outcome: Outcome) -> None:
-        self.elapsed += outcome.seconds
-        if self._probe is not None:
-            self.lost += max(outcome.seconds - outcome.emitted * self._probe, 0.0)
-            self.idle[option.arm] = 0
-            failed = outcome.accepted < max(outcome.drafted, 1)
-            wait = max(self.waits.get(option.arm, FIRST_WAIT), FIRST_WAIT // 2)
-            self.waits[option.arm] = min(2 * wait, LONGEST_WAIT) if failed else 0
+        won = outcome.emitted * self._plain - outcome.seconds if option.arm else 0.0
+        income = PROBES * outcome.seconds
+        self.purse += income + max(-income, min(SURPLUS * won, income))
+        if self._probing:
+            arm = option.arm
+            self.purse -= max(-won, 0.0)
+            self._idle[arm] = 0
+            if 0 < outcome.drafted == outcome.accepted:
+                self._hopeful.add(arm)
+            else:
+                self._hopeful.discard(arm)
+                self._waits[arm] = min(2 * self._waits.get(arm, FIRST_WAIT), LONGEST_WAIT)
 
 
 @dataclass(slots=True)
