@@ -87,6 +87,8 @@ class Adaptive:
         chosen, why = policy.choose(options, self.pace)
         self._chosen = chosen
         self.reason = self._say(options, why)
+        if not why:
+            self._count_run(chosen)
         for name, proposal in found.items():
             if name == chosen.arm or name not in self._offers:
                 self._offers[name] = _Offer(_kind(proposal), proposal.tokens.tolist())
@@ -113,7 +115,6 @@ class Adaptive:
             if offer.over or offer.right == len(offer.tokens) or name == chosen.arm:
                 self._learn(offer.kind, offer.right, offer.right + offer.over)
                 del self._offers[name]
-        self._count_run(chosen)
         expected = costs.by_rows[min(step.drafted + 1, MOST_ROWS)]  # a slow moment is no slow draft
         if step.drafted and not chosen.free:
             expected += costs.draft(chosen.arm, step.drafted, self._unread)
@@ -129,16 +130,17 @@ class Adaptive:
         """The options of a drafter, one for each number of tokens. unread: 0 for a free one."""
         costs = self._memory.costs
         rows, each, emits, chance = costs.by_rows, costs.draft(name, 1), 1.0, 1.0
-        catch_up = costs.draft(name, 0, unread)
+        reading = costs.draft(name, 0, unread)
         for n, rate in enumerate(self._rates(kind, most), start=1):
             chance *= rate
             emits += chance
             seconds = rows[n + 1]
-            lasting = 0.0
-            if unread:
-                seconds += n * each + catch_up
-                lasting = catch_up * (1 - 1 / self._stays(name, min(unread, room) / emits))
-            options.append(Option(name, n, emits, seconds, not unread, lasting))
+            if not unread:
+                options.append(Option(name, n, emits, seconds))
+                continue
+            seconds += n * each + reading
+            lasting = reading * (1 - 1 / self._stays(name, min(unread, room) / emits))
+            options.append(Option(name, n, emits, seconds, False, reading, lasting))
 
     def _stays(self, name: str, away: float) -> float:
         """For how many steps in a row a drafter is likely to be asked now: as many as lately, or

@@ -14,10 +14,8 @@ import numpy as np
 from specrt.runtime.acceptance import mean
 from specrt.runtime.errors import RequestError
 
-PROBES, SURPLUS = (
-    0.01,
-    0.25,
-)  # shares of all time, and of what drafts have won, that probes may lose
+PROBES, SURPLUS = 0.01, 0.1  # shares of all time, and of what drafts win, that probes may lose
+MOST_PROBES = 0.03  # the share of all time that they may lose at most
 FIRST_WAIT, LONGEST_WAIT = 8, 512  # steps between probes of a drafter that does not pay
 SIZES = (1, 2, 4, 8)  # budgets among which the bandits choose, for each drafter
 UP, DOWN = 2, 1  # of the heuristic, after a draft that was right and one that was not
@@ -25,14 +23,15 @@ UP, DOWN = 2, 1  # of the heuristic, after a draft that was right and one that w
 
 class Option(NamedTuple):
     """A draft that could be made, arm "" being none. emits, seconds: what the step is expected to.
-    free: the proposal is there already. lasting: of the seconds those from which later steps
-    profit, since what a draft model has read stays read."""
+    free: the proposal is there already. reading: of the seconds those for text that the drafter has
+    missed; lasting: of these the ones from which later steps profit."""
 
     arm: str
     tokens: int
     emits: float
     seconds: float
     free: bool = True
+    reading: float = 0.0
     lasting: float = 0.0
 
     def worth(self, pace: float) -> float:
@@ -69,7 +68,7 @@ class CostOptimal:
     second in the long run, where a step's options differ from those of the next one.
 
     A drafter that costs time is probed now and then while it does not pay, if it would were it
-    always right: at waits that double with each draft that fails, at once after one that is right,
+    always right: at waits that double when it fails, at once after it was right,
     and only while the purse allows it.
     """
 
@@ -102,25 +101,34 @@ class CostOptimal:
             if idle <= wait and arm not in self._hopeful:
                 continue
             worth, option = max(those)
-            could = any(w - o.emits + o.tokens + 1 > most for w, o in those)
-            if could and (most - worth) / pace + option.lasting <= self.purse:
+            if (
+                any(_at_best(o, pace) > most for _, o in those)
+                and (most - worth) / pace + option.lasting <= self.purse
+            ):
                 self._probing = True
                 return option, f"probe after {idle - 1} steps without"
         return best, ""
 
     def observe(self, option: Option, outcome: Outcome) -> None:
         won = outcome.emitted * self._plain - outcome.seconds if option.arm else 0.0
-        income = PROBES * outcome.seconds
-        self.purse += income + max(-income, min(SURPLUS * won, income))
+        income = PROBES * outcome.seconds + SURPLUS * max(won, 0.0)
+        self.purse += min(income, MOST_PROBES * outcome.seconds)
         if self._probing:
             arm = option.arm
             self.purse -= max(-won, 0.0)
             self._idle[arm] = 0
+            wait = self._waits.get(arm, FIRST_WAIT)
             if 0 < outcome.drafted == outcome.accepted:
                 self._hopeful.add(arm)
+                self._waits[arm] = max(wait // 2, FIRST_WAIT)
             else:
                 self._hopeful.discard(arm)
-                self._waits[arm] = min(2 * self._waits.get(arm, FIRST_WAIT), LONGEST_WAIT)
+                self._waits[arm] = min(2 * wait, LONGEST_WAIT)
+
+
+def _at_best(option: Option, pace: float) -> float:
+    """What an option would be worth were it always right, and asked for long."""
+    return option.tokens + 1 - pace * (option.seconds - option.reading)
 
 
 @dataclass(slots=True)
