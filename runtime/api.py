@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Unpack
 
-from specrt.runtime import policies
+from specrt.runtime import policies, profile
 from specrt.runtime.acceptance import Habits
 from specrt.runtime.adaptive import Adaptive, Memory
 from specrt.runtime.bundle import (
@@ -42,6 +42,7 @@ from specrt.runtime.open import open_session
 from specrt.runtime.options import How, sampling
 from specrt.runtime.policies import COST, Policy
 from specrt.runtime.prefix import common_prefix
+from specrt.runtime.providers import choose
 from specrt.runtime.rules import COUPLED
 from specrt.runtime.text import TextStream, encode, load_tokenizer, real_ids
 from specrt.runtime.trace import Step, Trace
@@ -78,7 +79,7 @@ def load(
     path: str | Path, *, drafter: str = "auto", provider: str = "auto", threads: int = 0
 ) -> "Model":
     """Open a bundle. drafter: for requests that name none. provider: auto, cpu, cuda or tensorrt.
-    threads: of each graph, 0 = one per physical core.
+    threads: of each graph, 0 = those that `specrt tune` found best, or one per physical core.
 
     Raises BundleError for a folder that is no whole bundle, ProviderError for a provider that is
     not there, RequestError for a drafter that the bundle lacks.
@@ -95,6 +96,10 @@ class Model:
         self.tokenizer = load_tokenizer(folder / self.manifest.tokenizer.path)
         self._template = _read_template(folder, self.manifest)
         self._limit = real_ids(self.tokenizer, self.manifest.model.vocab)
+        self._profile = profile.read(folder, choose(provider, self.manifest.flavour).provider)
+        if self._profile and threads not in (0, self._profile.threads):
+            self._profile = None  # it tells of another number of threads
+        threads = threads or (self._profile.threads if self._profile else 0)
         self._open = partial(
             _open, folder, self.manifest.flavour, provider=provider, threads=threads
         )
@@ -102,7 +107,8 @@ class Model:
         self._default = drafter
         self._target = self._open("target", self.manifest.model)
         self._drafter(drafter)  # a name the bundle lacks is refused now, not at the first request
-        self._costs = Costs({info.name: self._guess(info) for info in self.manifest.drafters})
+        guesses = {info.name: self._guess(info) for info in self.manifest.drafters}
+        self._costs = self._profile.costs(guesses) if self._profile else Costs(guesses)
         self._habits = Habits()
         self._policies: dict[str, Policy] = {}
         self._read: Sequence[int] = ()  # the tokens that the target's cache holds

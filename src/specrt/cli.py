@@ -15,11 +15,11 @@ from importlib.metadata import version
 from io import TextIOWrapper
 from typing import NoReturn
 
-from specrt.commands import bench, chat, demo, export, generate, inspect, pull, verify
+from specrt.commands import bench, chat, demo, export, generate, inspect, pull, tune, verify
 from specrt.commands.options import Parser
 from specrt.runtime.errors import CheckError, SpecrtError
 
-COMMANDS = (demo, pull, export, inspect, generate, chat, bench, verify)
+COMMANDS = (demo, pull, export, inspect, tune, generate, chat, bench, verify)
 DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
 
 
