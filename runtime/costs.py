@@ -16,7 +16,7 @@ MOST_ROWS = 33  # of a step whose cost is kept: the root and 32 drafted tokens
 NOISE, DRIFT, WANDER = 0.08**2, 0.02**2, 0.001**2  # variances of log seconds: of a step, and of the
 # machine's speed and the curve's shape from a step to the next
 STEEPNESS, SECOND, SMOOTH, ALONE = 0.5**2, 0.1**2, 0.05**2, 0.03**2  # of the curve, see `_doubt`
-MEASURED = 0.1  # what is left of doubt (a share of its deviations) where a profile tells
+MEASURED = 0.3  # what is left of doubt (a share of its deviations) where a profile tells
 OUTLIER = 0.3  # log seconds: more surprise than this is taken as this
 LEAST_GAIN = 0.05  # of a draft's cost, in its running mean
 READ_SHARE = 0.25  # reading a token in a block, over drafting one, where nothing is known
