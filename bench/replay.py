@@ -1,0 +1,184 @@
+"""Policies over recorded texts, without a model.
+
+    python bench/replay.py record BUNDLE TEXTS.jsonl [--suite KIND]... [--tokens N] [--limit N]
+    python bench/replay.py run TEXTS.jsonl PROFILE.json [--policies P,...] [--noise X]
+
+What a drafter would propose at a place of a text, and how much of it is right, does not depend on
+what was drafted before, since drafts change no text. So `record` writes each text once, plainly
+and greedily, asks every drafter at every place, and keeps how many tokens were right. `run` has
+the real controllers choose over that, on a device described by a profile of `specrt tune`, and
+compares their tokens a second with plain decoding and with every fixed budget.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import specrt
+from specrt.bench.simulator import BUDGETS, Device, Offer, Text, memory, run, speed
+from specrt.bench.suite import KINDS, load_suites
+from specrt.runtime.acceptance import MOST
+from specrt.runtime.adaptive import DEEPEST, Adaptive
+from specrt.runtime.controller import Controller, Fixed
+from specrt.runtime.drafters.first import is_free, parts
+from specrt.runtime.errors import RequestError
+from specrt.runtime.interfaces import Context, Drafter
+from specrt.runtime.policies import POLICIES
+from specrt.runtime.profile import US, Profile
+from specrt.runtime.records import parse_json, read_record
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A text of a suite."""
+
+    id: str
+    kind: str
+    text: Text
+
+    def to_json(self) -> str:
+        offers = {
+            name: [offer and list(offer) for offer in each]
+            for name, each in self.text.offers.items()
+        }
+        record = {"id": self.id, "kind": self.kind, "prompt": self.text.prompt, "offers": offers}
+        return json.dumps(record)
+
+
+def offers_of(
+    drafter: Drafter, prompt: Sequence[int], written: Sequence[int]
+) -> list[Offer | None]:
+    """What a drafter would offer at each place of a text, given what then was written."""
+    most, rng = MOST if is_free(drafter) else DEEPEST, np.random.default_rng(0)
+    tokens, offers = list(prompt), list[Offer | None]()
+    for place, token in enumerate(written):
+        proposal = drafter.propose(Context(tokens), most, rng)
+        truth = written[place : place + proposal.size]
+        right = 0
+        while right < len(truth) and proposal.tokens[right] == truth[right]:
+            right += 1
+        kind = proposal.kind or proposal.source
+        offers.append(Offer(right, proposal.size, kind) if proposal.size else None)
+        tokens.append(token)
+    return offers
+
+
+def record(
+    model: specrt.Model, suites: Sequence[str], tokens: int, limit: int
+) -> Iterator[Recorded]:
+    """The texts of the first `limit` prompts of each suite, each up to so many tokens."""
+    drafter = model._drafter("auto")
+    names = model._parts("auto")
+    for suite in suites:
+        for prompt in load_suites([suite])[:limit]:
+            ids = model.prompt_ids(messages=prompt.messages)
+            written = model.generate(ids, drafter="none", max_tokens=tokens, temperature=0).tokens
+            offers = {
+                name: offers_of(part, ids, written)
+                for name, part in zip(names, parts(drafter), strict=True)
+            }
+            yield Recorded(prompt.id, prompt.kind, Text(offers, len(ids)))
+
+
+def load_texts(path: Path) -> list[Recorded]:
+    """What `record` wrote."""
+    texts = []
+    for line in path.read_text().splitlines():
+        given: Any = json.loads(line)
+        offers = {
+            name: [each and Offer(*each) for each in places]
+            for name, places in given["offers"].items()
+        }
+        texts.append(Recorded(given["id"], given["kind"], Text(offers, given["prompt"])))
+    if not texts:
+        raise RequestError(f"{path} holds no text; record some")
+    return texts
+
+
+def device_of(profile: Profile, noise: float) -> Device:
+    """The device that a profile describes."""
+    return Device(
+        plain=profile.curve.us[0] * US,
+        curve=profile.curve.v,
+        drafts={d.name: (d.token_us * US, d.read_us * US) for d in profile.drafts},
+        noise=noise,
+    )
+
+
+def compare(
+    texts: Sequence[Recorded], device: Device, policies: Sequence[str], *, profiled: bool = True
+) -> dict[str, dict[str, float]]:
+    """Kind of work -> policy or fixed setting -> tokens a second, plain decoding under "plain"."""
+    names = tuple(texts[0].text.offers)
+    settings: dict[str, tuple[Sequence[str], Callable[[], Controller]]] = {}
+    for drafters in dict.fromkeys([*((name,) for name in names), names]):
+        for budget in BUDGETS:
+            label = f"{'+'.join(drafters)} {budget}" if budget else "plain"
+            settings[label] = drafters, lambda budget=budget: Fixed(budget)  # type: ignore[misc]
+    for policy in policies:
+        held = memory(device, policy, profiled=profiled)
+        settings[policy] = names, lambda held=held: Adaptive(names, held)  # type: ignore[misc]
+    found: dict[str, dict[str, float]] = {}
+    for label, (drafters, controller) in settings.items():
+        steps: dict[str, list[Any]] = {}
+        for seed, one in enumerate(texts):
+            steps.setdefault(one.kind, []).extend(
+                run(one.text, device, controller(), drafters, seed)
+            )
+        for kind, those in steps.items():
+            found.setdefault(kind, {})[label] = speed(those)
+    return found
+
+
+def table(found: dict[str, dict[str, float]], policies: Sequence[str]) -> str:
+    """Speed-ups over plain decoding, a line for each kind of work."""
+    lines = [f"{'work':12}{'best fixed':>22}" + "".join(f"{name:>11}" for name in policies)]
+    for kind, speeds in found.items():
+        plain = speeds["plain"]
+        fixed = {label: s for label, s in speeds.items() if label not in policies}
+        best = max(fixed, key=lambda label: fixed[label])
+        cells = "".join(f"{speeds[name] / plain:11.2f}" for name in policies)
+        lines.append(f"{kind:12}{best:>16}{fixed[best] / plain:6.2f}{cells}")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = parser.add_subparsers(required=True, dest="command")
+    add = commands.add_parser("record").add_argument
+    add("bundle", type=Path)
+    add("texts", type=Path)
+    add("--suite", action="append", help="a kind of work or a .jsonl file (all kinds)")
+    add("--tokens", type=int, default=128)
+    add("--limit", type=int, default=4, help="prompts of each suite (4)")
+    add = commands.add_parser("run").add_argument
+    add("texts", type=Path)
+    add("profile", type=Path)
+    add("--policies", default=",".join(POLICIES))
+    add("--noise", type=float, default=0.05, help="spread of log seconds (0.05)")
+    add("--unprofiled", action="store_true", help="policies have to learn the costs")
+    options = parser.parse_args()
+    if options.command == "record":
+        model = specrt.load(options.bundle)
+        with options.texts.open("w") as out:
+            for one in record(model, options.suite or KINDS, options.tokens, options.limit):
+                out.write(one.to_json() + "\n")
+                out.flush()
+        return 0
+    profile = read_record(Profile, parse_json(options.profile.read_bytes()), "profile")
+    policies = options.policies.split(",")
+    device = device_of(profile, options.noise)
+    found = compare(load_texts(options.texts), device, policies, profiled=not options.unprofiled)
+    print(table(found, policies))
+    print(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
