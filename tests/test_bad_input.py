@@ -565,7 +565,9 @@ def test_a_signal_in_the_middle_of_export_leaves_nothing(
     tmp_path: Path, number: int, code: int
 ) -> None:
     code_of_child = """
-        import sys, time
+        import signal, sys, time
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # have them ignored
         from contextlib import contextmanager
         import specrt.cli, specrt.console
 
