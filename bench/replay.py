@@ -117,19 +117,19 @@ def compare(
     """Kind of work -> policy or fixed setting -> tokens a second, plain decoding under "plain"."""
     names = tuple(texts[0].text.offers)
     settings: dict[str, tuple[Sequence[str], Callable[[], Controller]]] = {}
-    for drafters in dict.fromkeys([*((name,) for name in names), names]):
+    for combined in dict.fromkeys([*((name,) for name in names), names]):
         for budget in BUDGETS:
-            label = f"{'+'.join(drafters)} {budget}" if budget else "plain"
-            settings[label] = drafters, lambda budget=budget: Fixed(budget)  # type: ignore[misc]
+            label = f"{'+'.join(combined)} {budget}" if budget else "plain"
+            settings[label] = combined, lambda budget=budget: Fixed(budget)  # type: ignore[misc]
     for policy in policies:
         held = memory(device, policy, profiled=profiled)
         settings[policy] = names, lambda held=held: Adaptive(names, held)  # type: ignore[misc]
     found: dict[str, dict[str, float]] = {}
-    for label, (drafters, controller) in settings.items():
+    for label, (those_names, controller) in settings.items():
         steps: dict[str, list[Any]] = {}
         for seed, one in enumerate(texts):
             steps.setdefault(one.kind, []).extend(
-                run(one.text, device, controller(), drafters, seed)
+                run(one.text, device, controller(), those_names, seed)
             )
         for kind, those in steps.items():
             found.setdefault(kind, {})[label] = speed(those)

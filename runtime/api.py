@@ -236,14 +236,17 @@ class Model:
             raise RequestError(f"give a budget ({budget}) or a policy ({policy}), not both")
         if name == "auto" and (reason := plain_reason(self.manifest)):
             return Fixed(0, reason)
-        names = self._parts(name)
+        if name == "none":
+            return Fixed(0, "plain: no drafter")
         if policy is None and name == "auto" and budget is None:
             policy = COST
-        if policy is None or names == ["none"]:
+        if policy is None:
             return Fixed(AUTO_BUDGET if budget is None else budget)
         if policy not in self._policies:
             self._policies[policy] = policies.named(policy)
-        return Adaptive(names, Memory(self._costs, self._habits, self._policies[policy]))
+        return Adaptive(
+            self._parts(name), Memory(self._costs, self._habits, self._policies[policy])
+        )
 
     def _parts(self, name: str) -> list[str]:
         """The drafters that a name combines."""

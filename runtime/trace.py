@@ -4,6 +4,7 @@ accepted never counts the bonus: a step emits its accepted draft tokens and one 
 target's own, unless the end of the text cuts it short.
 """
 
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -64,7 +65,8 @@ class Trace:
     def summary(self) -> dict[str, Any]:
         """All figures of the run. Speed leaves the whole first step out, so a first block of
         several tokens does not flatter it; accepted_at[d] is the share, of the steps
-        whose draft was deeper than d, in which more than d tokens were accepted."""
+        whose draft was deeper than d, in which more than d tokens were accepted; choices says
+        how many steps drafted what, the most frequent first; reason is the last step's."""
         steps = self.steps
         tokens = sum(len(step.emitted) for step in steps)
         drafted = sum(step.drafted for step in steps)
@@ -85,6 +87,8 @@ class Trace:
             "acceptance_rate": accepted / drafted if drafted else 0.0,
             "tokens_per_step": tokens / len(steps) if steps else 0.0,
             "accepted_at": self._accepted_at(),
+            "choices": self._choices(),
+            "reason": steps[-1].reason if steps else "",
             "draft_s": draft_s,
             "target_s": target_s,
             "verify_s": verify_s,
@@ -93,6 +97,11 @@ class Trace:
             "rule": steps[0].rule if steps else "",
             "lossy": any(step.lossy for step in steps),
         }
+
+    def _choices(self) -> dict[str, int]:
+        """How many steps drafted so many tokens with which drafter, the most frequent first."""
+        named = (f"{s.source} {s.drafted}" if s.drafted else "plain" for s in self.steps)
+        return dict(Counter(named).most_common())
 
     def _accepted_at(self) -> list[float]:
         deepest = max((step.depth for step in self.steps), default=0)

@@ -14,6 +14,7 @@ from specrt.runtime.api import load
 from specrt.runtime.bundle import read_manifest
 from specrt.runtime.errors import RequestError
 from specrt.runtime.evenness import plain_reason, unevenness
+from specrt.runtime.policies import POLICIES
 
 TINY = Path(__file__).parent / "golden" / "models" / "llama"
 PROMPT = [0, *([5, 9, 17, 33] * 5), 5, 9]
@@ -223,3 +224,25 @@ def test_a_changed_bundle_is_refused(tiny_bundle, tmp_path):
     path.write_text(path.read_text().replace("a", "b", 1))
     with pytest.raises(Exception, match=r"tokenizer\.json"):
         load(tmp_path / "b")
+
+
+def test_auto_and_named_policies_choose_by_themselves_and_change_no_text(model) -> None:
+    plain = model.generate(PROMPT, drafter="none", max_tokens=40).tokens
+    for policy in (None, *POLICIES):
+        result = model.generate(PROMPT, drafter="auto", policy=policy, max_tokens=40)
+        assert result.tokens == plain
+
+
+def test_a_budget_and_a_policy_exclude_each_other(model) -> None:
+    with pytest.raises(RequestError, match=r"give a budget \(2\) or a policy \(cost\), not both"):
+        model.generate(PROMPT, budget=2, policy="cost")
+
+
+def test_an_unknown_policy_is_refused_with_those_there_are(model) -> None:
+    with pytest.raises(RequestError, match="no policy 'x': there are cost, heuristic, ucb"):
+        model.generate(PROMPT, policy="x")
+
+
+def test_every_step_of_auto_has_a_reason(model) -> None:
+    steps = model.generate(PROMPT, drafter="auto", max_tokens=40).trace.steps
+    assert [step for step in steps if not step.reason] == []

@@ -211,7 +211,7 @@ def test_stats_go_to_standard_error(specrt_run: Any, tiny_bundle: Path) -> None:
     done = specrt_run("generate", tiny_bundle, PROMPT, *options, "--stats")
     assert done.out == plain.out
     assert done.err.startswith("8 tokens, ")
-    assert done.err.endswith("nothing drafted\n")
+    assert done.err.endswith("nothing drafted (plain: no drafter)\n")
 
 
 def test_chat_answers_each_line_with_all_before_it(specrt_run: Any, tiny_bundle: Path) -> None:

@@ -41,6 +41,8 @@ def test_the_summary_counts_and_times_every_step():
         "acceptance_rate": 0.375,
         "tokens_per_step": 1.75,
         "accepted_at": [2 / 3, 1 / 3, 0.0, 0.0],
+        "choices": {" 2": 2, " 4": 1, "plain": 1},
+        "reason": "",
         "draft_s": 1.5,
         "target_s": 4.0,
         "verify_s": 1.25,
@@ -149,3 +151,11 @@ def test_a_record_is_json_and_names_the_drafter_and_the_reason():
     assert (record["source"], record["reason"]) == ("tree", "fixed budget 3")
     assert record["detail"]["tokens"] == list(step.detail.tokens)
     assert record["seconds"] == list(step.seconds)
+
+
+def test_the_summary_says_what_was_chosen_how_often_and_why_at_last() -> None:
+    drafted = Step((1, 2), 2, 1, 2, (0.1, 0.1, 0.0), "ngram", "ngram 2: 1.50 in 9.0 ms")
+    plain = Step((1,), 0, 0, 0, (0.0, 0.1, 0.0), "", "plain: nothing to draft")
+    summary = trace_of((drafted, plain, plain)).summary()
+    assert summary["choices"] == {"plain": 2, "ngram 2": 1}
+    assert summary["reason"] == "plain: nothing to draft"

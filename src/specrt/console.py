@@ -21,6 +21,7 @@ from specrt.runtime.api import Piece
 
 Show = Callable[[str, int, int], None]  # stage, done, total
 DRAFT_STYLE = "green"  # tokens the drafter proposed; the target's own have the terminal's colour
+_CHOICES = 4  # of what a controller chose, that a line of figures names
 _REDRAW = 0.08  # seconds between two drawings of live text
 _BYTES = 1_000_000  # totals from here on are bytes
 _VISIBLE = {  # control characters, escape sequences among them, and what is shown instead
@@ -192,6 +193,11 @@ def stats(summary: Mapping[str, Any]) -> str:
     lossy = f", LOSSY by rule {summary['rule']}" if summary["lossy"] else ""
     drafted = summary["drafted"]
     if not drafted:
-        return f"{speed}, {first}, nothing drafted{lossy}"
+        why = f" ({summary['reason']})" if summary["reason"] else ""
+        return f"{speed}, {first}, nothing drafted{why}{lossy}"
     rate = f"{summary['accepted']} of {drafted} drafted tokens accepted"
-    return f"{speed}, {first}, {rate}, {summary['tokens_per_step']:.2f} tokens/step{lossy}"
+    steps = ", ".join(
+        f"{what} x{count}" for what, count in list(summary["choices"].items())[:_CHOICES]
+    )
+    each = f"{summary['tokens_per_step']:.2f} tokens/step ({steps})"
+    return f"{speed}, {first}, {rate}, {each}{lossy}"

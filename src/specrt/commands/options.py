@@ -16,7 +16,8 @@ Run = Callable[[argparse.Namespace], int]
 
 PROVIDERS = ("auto", "cpu", "cuda", "tensorrt")
 REQUEST = (
-    *("drafter", "rule", "max_tokens", "seed", "stop", "logprobs", "processed_logprobs", "raw"),
+    *("drafter", "budget", "policy", "rule", "max_tokens", "seed", "stop"),
+    *("logprobs", "processed_logprobs", "raw"),
     *("temperature", "top_k", "top_p", "min_p", "typical_p"),
     *("repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram"),
     *("min_tokens", "logit_bias", "bad_words", "regex", "json_schema"),
@@ -54,6 +55,8 @@ def add_request(parser: argparse.ArgumentParser) -> None:
     """The options of one text, named as in the Python API."""
     add = _adding(parser, "what to write")
     add("--drafter", "D", "none, auto, ngram, draft, or a+b (auto)")
+    add("--budget", "N", "tokens to draft in each step (auto chooses; 4 for a named one)", type=int)
+    add("--policy", "P", "what chooses them: cost, heuristic, ucb, exp3 or thompson (cost)")
     add("--max-tokens", "N", "most tokens to write (256)", type=int)
     add("--min-tokens", "N", "fewest, before a stop token may come (0)", type=int)
     add("--seed", "S", "of the draws (a fresh one)", type=int)
