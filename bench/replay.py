@@ -58,13 +58,15 @@ def offers_of(
     most, rng = MOST if is_free(drafter) else DEEPEST, np.random.default_rng(0)
     tokens, offers = list(prompt), list[Offer | None]()
     for place, token in enumerate(written):
-        proposal = drafter.propose(Context(tokens), most, rng)
+        sure: list[float] = []
+        context = Context(tokens, go_on=lambda x, sure=sure: sure.append(x) is None)  # type: ignore[misc]
+        proposal = drafter.propose(context, most, rng)
         truth = written[place : place + proposal.size]
         right = 0
         while right < len(truth) and proposal.tokens[right] == truth[right]:
             right += 1
         kind = proposal.kind or proposal.source
-        offers.append(Offer(right, proposal.size, kind) if proposal.size else None)
+        offers.append(Offer(right, proposal.size, kind, tuple(sure)) if proposal.size else None)
         tokens.append(token)
     return offers
 
@@ -92,7 +94,7 @@ def load_texts(path: Path) -> list[Recorded]:
     for line in path.read_text().splitlines():
         given: Any = json.loads(line)
         offers = {
-            name: [each and Offer(*each) for each in places]
+            name: [each and Offer(*each[:3], tuple(each[3])) for each in places]
             for name, places in given["offers"].items()
         }
         texts.append(Recorded(given["id"], given["kind"], Text(offers, given["prompt"])))

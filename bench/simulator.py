@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specrt.runtime.adaptive import Adaptive, Memory
+from specrt.runtime.adaptive import DEEPEST, Adaptive, Memory
 from specrt.runtime.controller import Controller, Fixed
 from specrt.runtime.costs import MOST_ROWS, Costs, DraftCost
 from specrt.runtime.drafters.first import First
@@ -26,17 +26,19 @@ from specrt.runtime.policies import POLICIES, named
 from specrt.runtime.proposal import NOTHING, Proposal, chain
 from specrt.runtime.trace import Step
 
+SURE = 1.5  # how little a draft's certainty varies; the less, the more it is near 0 or 1
 BUDGETS = range(9)  # of the fixed controllers that are tried in hindsight
 OVERHEAD = 50e-6  # seconds of finding an n-gram
 
 
 class Offer(NamedTuple):
     """What a drafter would propose at a place: so many tokens at most, so many of the first ones
-    right."""
+    right. sure: how certain a draft model is of each."""
 
     right: int
     size: int
     kind: str
+    sure: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class Simulated:
 
     def __init__(self, name: str, text: Text, *, free: bool) -> None:
         self.free, self._name, self._text = free, name, text
+        self.stops = any(offer and offer.sure for offer in text.offers[name])
         self.read = 0  # tokens of the text that it knows
 
     def unread(self, tokens: Sequence[int]) -> int:
@@ -92,6 +95,9 @@ class Simulated:
         size = min(budget, offer.size) if offer else 0
         if offer is None or size < 1:
             return NOTHING
+        if context.go_on is not None:
+            going = (context.go_on(sure) for sure in offer.sure[:size])
+            size = next((n for n, on in enumerate(going, start=1) if not on), size)
         right = min(offer.right, size)
         self.read = place + max(right - (right == size), 0)
         tokens = [*range(place, place + right), *range(-1, right - size - 1, -1)]
@@ -141,9 +147,16 @@ def speed(steps: Sequence[Step]) -> float:
 
 
 def draft_text(rates: Sequence[float], rng: np.random.Generator, name: str = "draft") -> Text:
-    """A text in which a draft is right about token i with probability rates[i]."""
-    right = _runs(rng.random(len(rates)) < rates)
-    return Text({name: [Offer(n, len(rates), name) for n in right]})
+    """A text in which a draft is right about token i with probability rates[i], on average: it is
+    certain of some tokens and not of others, and right as often as it is certain."""
+    share = np.clip(rates, 1e-6, 1 - 1e-6)
+    sure = rng.beta(SURE * share, SURE * (1 - share))
+    right = _runs(rng.random(share.size) < sure)
+    offers = [
+        Offer(n, share.size - i, name, tuple(sure[i : i + DEEPEST].tolist()))
+        for i, n in enumerate(right)
+    ]
+    return Text({name: offers})
 
 
 def lookup_text(

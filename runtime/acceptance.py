@@ -6,9 +6,10 @@ one was right too. A level that was seldom reached leans on the one before it.
 
 from collections.abc import Callable, Sequence
 
+from specrt.runtime.confidence import SLOWLY, Certainty, Stopped
+
 MOST = 16  # levels kept
 FADE = 0.95  # of the counts at a level, at each new one: about the last 20 count
-SLOWLY = 0.995  # the same over all texts
 TRUST = 4.0  # counts that what is known beforehand is worth, at each level
 PRIORS = {
     "ngram 2": 0.4,
@@ -67,9 +68,17 @@ class Habits:
 
     def __init__(self) -> None:
         self._kinds: dict[str, Acceptance] = {}
+        self._certainties: dict[str, Certainty] = {}
+        self._stopped: dict[str, Stopped] = {}
 
     def of(self, kind: str) -> Acceptance:
         if kind not in self._kinds:
             start = PRIORS.get(kind, UNKNOWN)
             self._kinds[kind] = Acceptance([start] * MOST, SLOWLY)
         return self._kinds[kind]
+
+    def certainty(self, kind: str) -> Certainty:
+        return self._certainties.setdefault(kind, Certainty())
+
+    def stopped(self, kind: str) -> Stopped:
+        return self._stopped.setdefault(kind, Stopped(fade=SLOWLY))

@@ -6,13 +6,14 @@ compared with the text that came, whether it was verified or not: it needs no pr
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from specrt.runtime.acceptance import MOST, Acceptance, Habits
+from specrt.runtime.confidence import Certainty, Stopped, Watch
 from specrt.runtime.costs import MOST_ROWS, Costs
-from specrt.runtime.drafters.first import is_free, parts, unread
+from specrt.runtime.drafters.first import is_free, parts, stops, unread
 from specrt.runtime.interfaces import Context, Drafter
 from specrt.runtime.policies import CostOptimal, Option, Outcome, Policy
 from specrt.runtime.proposal import NOTHING, Proposal
@@ -57,6 +58,8 @@ class Adaptive:
         self._kinds: dict[str, Acceptance] = {}
         self._offers: dict[str, _Offer] = {}
         self._runs: dict[str, tuple[float, int]] = {}  # steps in a row: lately, and now
+        self._stopped: dict[str, Stopped] = {}
+        self._watch = Watch(Certainty(), 0.0)
         self._silent: set[str] = set()  # asked, and had nothing
         self._emitted = self._cost = 0.0  # lately; the cost in steps of one row
         self._chosen, self._unread = Option("", 0, 1.0, 0.0), 1
@@ -80,10 +83,10 @@ class Adaptive:
                 proposal = part.propose(context, min(room, MOST), rng)
                 if proposal.size:
                     found[name] = proposal
-                    self._add(options, name, _kind(proposal), proposal.size)
+                    self._add_free(options, name, _kind(proposal), proposal.size)
             elif name not in self._silent:
                 asked[name] = part, unread(part, context.tokens)
-                self._add(options, name, name, min(room, DEEPEST), asked[name][1], room)
+                self._add_costly(options, name, part, asked[name][1], room)
         chosen, why = policy.choose(options, self.pace)
         self._chosen = chosen
         self.reason = self._say(options, why)
@@ -97,6 +100,9 @@ class Adaptive:
         if chosen.arm in found:
             return found[chosen.arm].first(chosen.tokens)
         part, self._unread = asked[chosen.arm]
+        if chosen.stops:
+            self._watch = Watch(self._certainty(chosen.arm), self._floor(chosen.arm))
+            context = replace(context, go_on=self._watch)
         return part.propose(context, chosen.tokens, rng)
 
     def observe(self, step: Step) -> None:
@@ -107,6 +113,8 @@ class Adaptive:
             if step.drafted:
                 self._learn(chosen.arm, step.accepted, step.depth)
                 costs.observe_draft(chosen.arm, step.drafted, self._unread, draft_s)
+                if chosen.stops:
+                    self._learn_stopped(chosen.arm, step)
             else:
                 self._silent.add(chosen.arm)
         for name in list(self._offers):
@@ -124,23 +132,65 @@ class Adaptive:
             chosen, Outcome(step.drafted, step.accepted, len(step.emitted), draft_s + rest_s)
         )
 
-    def _add(
-        self, options: list[Option], name: str, kind: str, most: int, unread: int = 0, room: int = 0
-    ) -> None:
-        """The options of a drafter, one for each number of tokens. unread: 0 for a free one."""
-        costs = self._memory.costs
-        rows, each, emits, chance = costs.by_rows, costs.draft(name, 1), 1.0, 1.0
-        reading = costs.draft(name, 0, unread)
+    def _add_free(self, options: list[Option], name: str, kind: str, most: int) -> None:
+        """What a free drafter found, cut to each number of tokens."""
+        rows, emits, chance = self._memory.costs.by_rows, 1.0, 1.0
         for n, rate in enumerate(self._rates(kind, most), start=1):
             chance *= rate
             emits += chance
-            seconds = rows[n + 1]
-            if not unread:
-                options.append(Option(name, n, emits, seconds))
-                continue
-            seconds += n * each + reading
-            lasting = reading * (1 - 1 / self._stays(name, min(unread, room) / emits))
-            options.append(Option(name, n, emits, seconds, False, reading, lasting))
+            options.append(Option(name, n, emits, rows[n + 1]))
+
+    def _add_costly(
+        self, options: list[Option], name: str, part: Drafter, unread: int, room: int
+    ) -> None:
+        """Drafts of a drafter that takes time: one for each number of tokens, or one that stops by
+        itself."""
+        costs, most = self._memory.costs, min(room, DEEPEST)
+        rows, each, reading = costs.by_rows, costs.draft(name, 1), costs.draft(name, 0, unread)
+        pace, emits, chance = self.pace, 1.0, 1.0
+
+        def add(n: int, emits: float, seconds: float, stops: bool) -> None:
+            stays = self._stays(name, min(unread, room) / emits)
+            hope = n + 1 - pace * (rows[n + 1] + n * each)
+            lasting = reading * (1 - 1 / stays)
+            option = Option(name, n, emits, seconds + reading, False, stops, lasting, hope)
+            options.append(option)
+
+        if most and stops(part) and self._memory.policy.floor(1.0) is not None:
+            stopped = self._stopped_of(name)
+            drafted, emitted = min(stopped.drafted, most), min(stopped.emitted, most + 1)
+            full = int(drafted)
+            more = rows[full + 2] - rows[full + 1]
+            seconds = rows[full + 1] + (drafted - full) * more + drafted * each
+            add(most, emitted, seconds, True)
+            return
+        for n, rate in enumerate(self._rates(name, most), start=1):
+            chance *= rate
+            emits += chance
+            add(n, emits, rows[n + 1] + n * each, False)
+
+    def _floor(self, name: str) -> float:
+        """The chance that all tokens are right at which another one costs what it gains."""
+        costs = self._memory.costs
+        more = (costs.by_rows[DEEPEST + 1] - costs.by_rows[2]) / (DEEPEST - 1)
+        worthwhile = self.pace * (costs.draft(name, 1) + more) / self._rates(name, 1)[0]
+        floor = self._memory.policy.floor(worthwhile)
+        assert floor is not None
+        return floor
+
+    def _certainty(self, name: str) -> Certainty:
+        return self._memory.habits.certainty(name)
+
+    def _stopped_of(self, name: str) -> Stopped:
+        if name not in self._stopped:
+            habit = self._memory.habits.stopped(name)
+            self._stopped[name] = Stopped(habit.drafted, habit.emitted)
+        return self._stopped[name]
+
+    def _learn_stopped(self, name: str, step: Step) -> None:
+        self._certainty(name).observe(self._watch.seen, step.accepted)
+        for means in (self._stopped_of(name), self._memory.habits.stopped(name)):
+            means.observe(step.drafted, len(step.emitted))
 
     def _stays(self, name: str, away: float) -> float:
         """For how many steps in a row a drafter is likely to be asked now: as many as lately, or
@@ -181,5 +231,6 @@ def _kind(proposal: Proposal) -> str:
 
 
 def _shown(option: Option) -> str:
-    name = f"{option.arm} {option.tokens}" if option.arm else "plain"
+    most = "up to " * option.stops
+    name = f"{option.arm} {most}{option.tokens}" if option.arm else "plain"
     return f"{name}: {option.emits:.2f} in {1000 * option.seconds:.1f} ms"

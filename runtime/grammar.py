@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from specrt.runtime.drafters.first import is_free, unread
+from specrt.runtime.drafters.first import is_free, stops, unread
 from specrt.runtime.errors import RequestError
 from specrt.runtime.interfaces import Context, Drafter
 from specrt.runtime.prefix import common_prefix
@@ -111,6 +111,11 @@ class Guided:
     def free(self) -> bool:
         """See drafters/first.py."""
         return is_free(self.inner)
+
+    @property
+    def stops(self) -> bool:
+        """See drafters/first.py."""
+        return stops(self.inner)
 
     def unread(self, tokens: Sequence[int]) -> int:
         """See drafters/first.py."""

@@ -3,7 +3,7 @@
 A model only counts what its cache has read; the loop owns the text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -52,12 +52,14 @@ class Context:
     hidden: (emitted, H), the target's rows that gave the last step's tokens, or None.
     sampling: how the request draws, so that a draft model can draw alike. noise: what the target
     will draw with, where the rule couples, else None; numbers of a drafter's own must not come
-    from the same."""
+    from the same. go_on: told after each token how certain a draft model is of it, says whether to
+    draft another; None: always."""
 
     tokens: Sequence[int]
     hidden: np.ndarray | None = None
     sampling: Sampling = GREEDY
     noise: Noise | None = None
+    go_on: Callable[[float], bool] | None = None
 
     def draw(self, q: Distribution, ahead: int, rng: np.random.Generator) -> int:
         """A draft token from q, `ahead` tokens after the text's end: with the target's noise if

@@ -23,16 +23,18 @@ UP, DOWN = 2, 1  # of the heuristic, after a draft that was right and one that w
 
 class Option(NamedTuple):
     """A draft that could be made, arm "" being none. emits, seconds: what the step is expected to.
-    free: the proposal is there already. reading: of the seconds those for text that the drafter has
-    missed; lasting: of these the ones from which later steps profit."""
+    free: the proposal is there already. stops: it may stop before so many tokens. lasting: of the
+    seconds those from which later steps profit, since what a draft model has read stays read.
+    hope: what it would be worth were it always right, and asked for long."""
 
     arm: str
     tokens: int
     emits: float
     seconds: float
     free: bool = True
-    reading: float = 0.0
+    stops: bool = False
     lasting: float = 0.0
+    hope: float = 0.0
 
     def worth(self, pace: float) -> float:
         """Tokens more than its time would give at this pace, in tokens a second."""
@@ -55,6 +57,10 @@ class Policy(Protocol):
         """The probability to act on, of counts that favour the recent and include what was known
         beforehand."""
 
+    def floor(self, worthwhile: float) -> float | None:
+        """The chance that all tokens are right below which a draft model stops; None: it never
+        does. worthwhile: where another token costs what it gains."""
+
     def choose(self, options: Sequence[Option], pace: float) -> tuple[Option, str]:
         """An option, and a word on why if it is not for its worth at this pace."""
 
@@ -68,7 +74,7 @@ class CostOptimal:
     second in the long run, where a step's options differ from those of the next one.
 
     A drafter that costs time is probed now and then while it does not pay, if it would were it
-    always right: at waits that double when it fails, at once after it was right,
+    always right: at waits that double when it fails, at once after it was mostly right,
     and only while the purse allows it.
     """
 
@@ -81,6 +87,9 @@ class CostOptimal:
 
     def believe(self, right: float, wrong: float) -> float:
         return mean(right, wrong)
+
+    def floor(self, worthwhile: float) -> float | None:
+        return worthwhile
 
     def choose(self, options: Sequence[Option], pace: float) -> tuple[Option, str]:
         self._plain, self._probing = options[0].seconds, False
@@ -101,10 +110,8 @@ class CostOptimal:
             if idle <= wait and arm not in self._hopeful:
                 continue
             worth, option = max(those)
-            if (
-                any(_at_best(o, pace) > most for _, o in those)
-                and (most - worth) / pace + option.lasting <= self.purse
-            ):
+            loss = (most - worth) / pace + option.lasting
+            if loss <= self.purse and any(o.hope > most for _, o in those):
                 self._probing = True
                 return option, f"probe after {idle - 1} steps without"
         return best, ""
@@ -118,17 +125,12 @@ class CostOptimal:
             self.purse -= max(-won, 0.0)
             self._idle[arm] = 0
             wait = self._waits.get(arm, FIRST_WAIT)
-            if 0 < outcome.drafted == outcome.accepted:
+            if 2 * outcome.accepted > outcome.drafted:  # rather right than not
                 self._hopeful.add(arm)
-                self._waits[arm] = max(wait // 2, FIRST_WAIT)
+                self._waits[arm] = max(wait // 8, FIRST_WAIT)
             else:
                 self._hopeful.discard(arm)
                 self._waits[arm] = min(2 * wait, LONGEST_WAIT)
-
-
-def _at_best(option: Option, pace: float) -> float:
-    """What an option would be worth were it always right, and asked for long."""
-    return option.tokens + 1 - pace * (option.seconds - option.reading)
 
 
 @dataclass(slots=True)
@@ -140,6 +142,9 @@ class Thompson(CostOptimal):
     def believe(self, right: float, wrong: float) -> float:
         return float(self.rng.beta(right, wrong))
 
+    def floor(self, worthwhile: float) -> float | None:
+        return None
+
 
 @dataclass(slots=True)
 class Heuristic:
@@ -150,6 +155,9 @@ class Heuristic:
 
     def believe(self, right: float, wrong: float) -> float:
         return mean(right, wrong)
+
+    def floor(self, worthwhile: float) -> float | None:
+        return None
 
     def choose(self, options: Sequence[Option], pace: float) -> tuple[Option, str]:
         chosen = options[0]
@@ -165,6 +173,26 @@ class Heuristic:
 
 
 @dataclass(slots=True)
+class Confident:
+    """A draft model drafts until it is no longer certain, as in SpecDec++ with the model's own
+    probability for the trained head's; without one, what was found. It knows nothing of costs."""
+
+    least: float = 0.3  # the chance that all tokens are right
+
+    def believe(self, right: float, wrong: float) -> float:
+        return mean(right, wrong)
+
+    def floor(self, worthwhile: float) -> float | None:
+        return self.least
+
+    def choose(self, options: Sequence[Option], pace: float) -> tuple[Option, str]:
+        return max(options, key=lambda o: (not o.free, o.tokens)), "confidence"
+
+    def observe(self, option: Option, outcome: Outcome) -> None:
+        """Learns nothing."""
+
+
+@dataclass(slots=True)
 class Ucb:
     """UCB1 over drafters and budgets: the mean tokens a second of an arm, in units of the best seen
     so far, plus a bonus for what was tried seldom."""
@@ -174,6 +202,9 @@ class Ucb:
 
     def believe(self, right: float, wrong: float) -> float:
         return mean(right, wrong)
+
+    def floor(self, worthwhile: float) -> float | None:
+        return None
 
     def choose(self, options: Sequence[Option], pace: float) -> tuple[Option, str]:
         arms = _arms(options)
@@ -208,6 +239,9 @@ class Exp3:
     def believe(self, right: float, wrong: float) -> float:
         return mean(right, wrong)
 
+    def floor(self, worthwhile: float) -> float | None:
+        return None
+
     def choose(self, options: Sequence[Option], pace: float) -> tuple[Option, str]:
         arms = _arms(options)
         losses = [self.losses.get(arm, 0.0) for arm in arms]
@@ -234,6 +268,7 @@ COST = "cost"  # the default
 POLICIES: Mapping[str, Callable[[], Policy]] = {
     COST: CostOptimal,
     "heuristic": Heuristic,
+    "confidence": Confident,
     "ucb": Ucb,
     "exp3": Exp3,
     "thompson": Thompson,

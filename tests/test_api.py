@@ -239,7 +239,9 @@ def test_a_budget_and_a_policy_exclude_each_other(model) -> None:
 
 
 def test_an_unknown_policy_is_refused_with_those_there_are(model) -> None:
-    with pytest.raises(RequestError, match="no policy 'x': there are cost, heuristic, ucb"):
+    with pytest.raises(
+        RequestError, match="no policy 'x': there are cost, heuristic, confidence, ucb"
+    ):
         model.generate(PROMPT, policy="x")
 
 

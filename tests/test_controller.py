@@ -19,7 +19,9 @@ from specrt.bench.simulator import (
     straight,
 )
 from specrt.runtime.adaptive import Adaptive
+from specrt.runtime.confidence import BELIEVED, Certainty, Watch
 from specrt.runtime.controller import Fixed
+from specrt.runtime.costs import Costs
 from specrt.runtime.interfaces import Context
 from specrt.runtime.policies import POLICIES
 from specrt.runtime.proposal import NOTHING
@@ -29,6 +31,7 @@ FLAT = Device(0.020, straight(0.08), {"draft": (0.007, 0.001)}, noise=0.1)
 STEEP = Device(0.006, straight(0.25), {"draft": (0.004, 0.001)}, noise=0.1)
 DEVICES = {"flat": FLAT, "steep": STEEP}
 RATES = (0.05, 0.3, 0.5, 0.7, 0.9)
+BEGINNINGS = {"": "plain: ", "ngram": "ngram {}: ", "draft": "draft up to 8: "}
 READER = Device(0.020, straight(0.08), {"draft": (0.007, 0.0001)}, noise=0.1)  # reads fast
 LONG = 600  # tokens
 
@@ -136,8 +139,7 @@ def test_every_step_has_a_reason() -> None:
     chosen = {step.reason.partition(":")[0] for step in steps}
     assert "plain" in chosen
     assert all(
-        step.reason.startswith(f"{step.source} {step.drafted}: " if step.drafted else "plain")
-        for step in steps
+        step.reason.startswith(BEGINNINGS[step.source].format(step.drafted)) for step in steps
     )
 
 
@@ -218,3 +220,64 @@ def test_the_speed_of_the_simulator_is_what_the_costs_say() -> None:
     quiet = Device(0.020, straight(0.08), {"draft": (0.007, 0.0)})
     steps = run(text_of("draft", [1.0] * 501, 0), quiet, Fixed(4), ["draft"])
     assert speed(steps[:-1]) == pytest.approx(5 / (0.020 * (1.05 + 0.08 * 4) + 4 * 0.007), rel=0.01)
+
+
+def test_one_slow_step_changes_little() -> None:
+    costs = Costs()
+    for _ in range(30):
+        costs.observe(1, 0.020)
+        costs.observe(5, 0.026)
+    before = list(costs.by_rows)
+    costs.observe(5, 2.0)  # the machine stood still
+    assert costs.by_rows[5] == pytest.approx(before[5], rel=0.2)
+    assert costs.plain == pytest.approx(before[1], rel=0.2)
+
+
+def test_a_machine_that_slows_down_leaves_the_curve_as_it_is() -> None:
+    costs = Costs()
+    for slower in (1.0, 2.0):
+        for _ in range(40):
+            costs.observe(1, slower * 0.020)
+            costs.observe(5, slower * 0.026)
+    for _ in range(40):
+        costs.observe(5, 3 * 0.026)
+    assert costs.by_rows[5] / costs.plain == pytest.approx(1.3, rel=0.05)
+    assert costs.plain == pytest.approx(0.060, rel=0.1)
+
+
+def test_a_step_of_some_rows_tells_of_its_neighbours() -> None:
+    costs = Costs()
+    for _ in range(40):
+        costs.observe(1, 0.020)
+        costs.observe(5, 0.020)
+        costs.observe(9, 0.020)
+    assert costs.by_rows[7] == pytest.approx(0.020, rel=0.1)
+
+
+def test_a_draft_model_stops_where_another_token_costs_more_than_it_gains() -> None:
+    text = text_of("draft", [0.7] * LONG, 0)
+    steps = run(text, FLAT, Adaptive(["draft"], memory(FLAT)), ["draft"])
+    lengths = {step.drafted for step in steps[20:] if step.drafted}
+    assert len(lengths) >= 5
+
+
+def test_drafts_that_stop_by_themselves_beat_the_best_fixed_length() -> None:
+    texts = [text_of("draft", [0.8] * LONG, seed) for seed in range(4)]
+    found = compare(texts, FLAT, ["cost"])
+    assert found["cost"] > 1.03 * found["best fixed"]
+
+
+def test_certainty_is_believed_until_it_was_counted() -> None:
+    certainty = Certainty()
+    assert certainty.chance(0.1) < certainty.chance(0.6) < certainty.chance(0.97)
+    for _ in range(200):
+        certainty.observe([0.97, 0.1], right=0)
+    assert certainty.chance(0.97) < 0.2
+    assert certainty.chance(0.1) == BELIEVED[0]  # after a wrong token there is nothing to learn
+
+
+def test_a_watch_stops_below_its_floor() -> None:
+    watch = Watch(Certainty(), floor=0.5)
+    assert [watch(0.96), watch(0.96), watch(0.6), watch(0.96)] == [True] * 4
+    assert watch.seen == [0.96, 0.96, 0.6, 0.96]
+    assert not watch(0.1)

@@ -42,6 +42,17 @@ def test_what_an_ngram_would_offer_at_each_place() -> None:
     ]
 
 
+def test_offers_are_judged_by_the_text_and_follow_it() -> None:
+    offers = offers_of(Ngram(1, 1), [5, 6, 5], [7, 5, 7, 5])
+    # after 5 came 6, which is wrong; after 7 nothing yet; after 5 now 7 5 7, right to the end
+    assert [offer and (offer.right, offer.size > 1) for offer in offers] == [
+        (0, True),
+        None,
+        (2, True),
+        (1, True),
+    ]
+
+
 def test_texts_are_read_as_they_were_written(tmp_path: Path) -> None:
     texts = [
         Recorded("a", "chat", Text({"ngram": [None, Offer(1, 3, "ngram 2")]}, 7)),

@@ -22,6 +22,8 @@ class DraftModel:
     """limit: the number of real token ids; ids above, which only pad the vocabulary, are never
     proposed. The draft's tokens must mean what the target's mean."""
 
+    stops = True  # see drafters/first.py
+
     def __init__(self, session: Session, limit: int | None = None, name: str = "draft") -> None:
         if limit is not None and limit > session.vocab:
             raise BundleError(
@@ -45,10 +47,12 @@ class DraftModel:
         laws: list[Distribution] = []
         unread: Sequence[int] = tokens[known:]
         while True:
-            q = context.sampling.distribution(self._forward(unread), [*tokens, *drafted])
+            logits = self._forward(unread)
+            q = context.sampling.distribution(logits, [*tokens, *drafted])
             drafted.append(context.draw(q, len(drafted), rng))
             laws.append(q)
-            if len(drafted) == budget:
+            goes_on = context.go_on is None or context.go_on(_certainty(logits))
+            if len(drafted) == budget or not goes_on:
                 return chain(drafted, tuple(laws), self._name)
             unread = drafted[-1:]
 
@@ -64,3 +68,8 @@ class DraftModel:
             output = self._session.forward(part)
             self._seen += part
         return output.logits[-1, : self._limit]
+
+
+def _certainty(logits: np.ndarray) -> float:
+    """The probability of the best token. logits: (V,)."""
+    return 1 / float(np.exp(logits - logits.max()).sum())

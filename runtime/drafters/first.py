@@ -38,3 +38,9 @@ def unread(drafter: Drafter, tokens: Sequence[int]) -> int:
     a drafter that reads nothing."""
     ask = getattr(drafter, "unread", None)
     return int(ask(tokens)) if ask else 1
+
+
+def stops(drafter: Drafter) -> bool:
+    """Whether it asks the context after each token whether to go on; its attribute `stops` says
+    so."""
+    return bool(getattr(drafter, "stops", False))

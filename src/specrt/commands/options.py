@@ -56,7 +56,7 @@ def add_request(parser: argparse.ArgumentParser) -> None:
     add = _adding(parser, "what to write")
     add("--drafter", "D", "none, auto, ngram, draft, or a+b (auto)")
     add("--budget", "N", "tokens to draft in each step (auto chooses; 4 for a named one)", type=int)
-    add("--policy", "P", "what chooses them: cost, heuristic, ucb, exp3 or thompson (cost)")
+    add("--policy", "P", "what chooses them: see docs/controller.md (cost)")
     add("--max-tokens", "N", "most tokens to write (256)", type=int)
     add("--min-tokens", "N", "fewest, before a stop token may come (0)", type=int)
     add("--seed", "S", "of the draws (a fresh one)", type=int)

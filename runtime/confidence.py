@@ -1,0 +1,67 @@
+"""What a draft model's own certainty is worth, and where its drafts stop by it.
+
+A draft model's certainty of a token is the probability it gives to its best one. How often such a
+token is then right is learned, certainty by certainty; before that it is believed as it stands.
+"""
+
+from bisect import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+EDGES = (0.3, 0.5, 0.7, 0.85, 0.95, 0.99)  # of what is counted together
+BELIEVED = (0.25, 0.42, 0.62, 0.8, 0.92, 0.97, 0.99)  # right, where nothing was counted
+TRUST = 10.0  # counts that this is worth
+FADE, SLOWLY = 0.95, 0.995  # of the past, within a text and over all
+DRAFTED, EMITTED = 2.0, 2.2  # tokens of a step, where nothing is known
+WEIGHT = 4.0  # steps that this, or what all texts so far say, is worth in a new text
+
+
+@dataclass(slots=True)
+class Certainty:
+    """Of one draft model."""
+
+    _right: list[float] = field(default_factory=lambda: [TRUST * p for p in BELIEVED])
+    _all: list[float] = field(default_factory=lambda: [TRUST] * len(BELIEVED))
+
+    def chance(self, certainty: float) -> float:
+        """How likely a token of that certainty is right, if those before it were."""
+        place = bisect(EDGES, certainty)
+        return self._right[place] / self._all[place]
+
+    def observe(self, certainties: Sequence[float], right: int) -> None:
+        """Of tokens of these certainties the first `right` were; the next one, if any, was not."""
+        for i, certainty in enumerate(certainties[: right + 1]):
+            place = bisect(EDGES, certainty)
+            self._right[place] = SLOWLY * self._right[place] + (i < right)
+            self._all[place] = SLOWLY * self._all[place] + 1
+
+
+@dataclass(slots=True)
+class Stopped:
+    """Drafts that stopped by themselves: how long they were, what their steps emitted."""
+
+    drafted: float = DRAFTED
+    emitted: float = EMITTED
+    fade: float = FADE
+    _weight: float = WEIGHT
+
+    def observe(self, drafted: int, emitted: int) -> None:
+        self._weight = self.fade * self._weight + 1
+        self.drafted += (drafted - self.drafted) / self._weight
+        self.emitted += (emitted - self.emitted) / self._weight
+
+
+@dataclass(slots=True)
+class Watch:
+    """Says after each drafted token whether to draft on: while all so far are right with a chance
+    of `floor` or more."""
+
+    certainty: Certainty
+    floor: float
+    seen: list[float] = field(default_factory=list)
+    chance: float = 1.0
+
+    def __call__(self, certainty: float) -> bool:
+        self.seen.append(certainty)
+        self.chance *= self.certainty.chance(certainty)
+        return self.chance >= self.floor
