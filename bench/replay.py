@@ -94,13 +94,17 @@ def load_texts(path: Path) -> list[Recorded]:
     for line in path.read_text().splitlines():
         given: Any = json.loads(line)
         offers = {
-            name: [each and Offer(*each[:3], tuple(each[3])) for each in places]
+            name: [each and _offer(*each) for each in places]
             for name, places in given["offers"].items()
         }
         texts.append(Recorded(given["id"], given["kind"], Text(offers, given["prompt"])))
     if not texts:
         raise RequestError(f"{path} holds no text; record some")
     return texts
+
+
+def _offer(right: int, size: int, kind: str, sure: Sequence[float] = ()) -> Offer:
+    return Offer(right, size, kind, tuple(sure))
 
 
 def device_of(profile: Profile, noise: float) -> Device:
