@@ -19,8 +19,11 @@ from specrt.runtime.policies import CostOptimal, Option, Outcome, Policy
 from specrt.runtime.proposal import NOTHING, Proposal
 from specrt.runtime.trace import Step
 
-RECENT = 0.97  # what is left of a step's weight in the pace after the next one
+RECENT = 0.99  # what is left of a step's weight in the pace after the next one
 RUN_GAIN, FIRST_RUN = 0.3, 8.0  # of the mean length of runs; what it starts from
+PATIENCE = 8  # steps, at most, that a draft model waits before it reads much
+LASTS = 0.7  # how long a draft model stays that was not asked yet, of the time it was away
+SUNK = 32  # tokens read at once beyond which reading says nothing of the pace from then on
 DEEPEST = 8  # tokens asked of a drafter that costs time; free ones are asked for MOST
 
 
@@ -63,6 +66,7 @@ class Adaptive:
         self._silent: set[str] = set()  # asked, and had nothing
         self._emitted = self._cost = 0.0  # lately; the cost in steps of one row
         self._chosen, self._unread = Option("", 0, 1.0, 0.0), 1
+        self._steps, self._free = 0, False  # taken so far; whether there are free drafters
         self.reason = ""
 
     @property
@@ -80,13 +84,17 @@ class Adaptive:
         asked: dict[str, tuple[Drafter, int]] = {}
         for name, part in zip(self._names, parts(drafter), strict=True):
             if is_free(part):
+                self._free = True
                 proposal = part.propose(context, min(room, MOST), rng)
                 if proposal.size:
                     found[name] = proposal
                     self._add_free(options, name, _kind(proposal), proposal.size)
             elif name not in self._silent:
-                asked[name] = part, unread(part, context.tokens)
-                self._add_costly(options, name, part, asked[name][1], room)
+                missed = unread(part, context.tokens)
+                if self._can_wait(name, missed):
+                    continue
+                asked[name] = part, missed
+                self._add_costly(options, name, part, missed, room)
         chosen, why = policy.choose(options, self.pace)
         self._chosen = chosen
         self.reason = self._say(options, why)
@@ -107,6 +115,7 @@ class Adaptive:
 
     def observe(self, step: Step) -> None:
         memory, costs, chosen = self._memory, self._memory.costs, self._chosen
+        self._steps += 1
         draft_s, rest_s = step.seconds[0], step.seconds[1] + step.seconds[2]
         costs.observe(step.drafted + 1, rest_s)
         if chosen.arm and not chosen.free:
@@ -125,7 +134,7 @@ class Adaptive:
                 del self._offers[name]
         expected = costs.by_rows[min(step.drafted + 1, MOST_ROWS)]  # a slow moment is no slow draft
         if step.drafted and not chosen.free:
-            expected += costs.draft(chosen.arm, step.drafted, self._unread)
+            expected += costs.draft(chosen.arm, step.drafted, min(self._unread, SUNK))
         self._emitted = RECENT * self._emitted + len(step.emitted)
         self._cost = RECENT * self._cost + expected / costs.plain
         memory.policy.observe(
@@ -150,7 +159,7 @@ class Adaptive:
         pace, emits, chance = self.pace, 1.0, 1.0
 
         def add(n: int, emits: float, seconds: float, stops: bool) -> None:
-            stays = self._stays(name, min(unread, room) / emits)
+            stays = self._stays(name, LASTS * min(unread, room) / emits)
             hope = n + 1 - pace * (rows[n + 1] + n * each)
             lasting = reading * (1 - 1 / stays)
             option = Option(name, n, emits, seconds + reading, False, stops, lasting, hope)
@@ -168,6 +177,13 @@ class Adaptive:
             chance *= rate
             emits += chance
             add(n, emits, rows[n + 1] + n * each, False)
+
+    def _can_wait(self, name: str, unread: int) -> bool:
+        """Whether to let the text first show its pace with what is free: for half the time that
+        a draft model would read, where free drafters there are."""
+        costs = self._memory.costs
+        reading = costs.draft(name, 0, unread) / costs.plain
+        return self._free and self._steps < min(PATIENCE, reading / 2)
 
     def _floor(self, name: str) -> float:
         """The chance that all tokens are right at which another one costs what it gains."""

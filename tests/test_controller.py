@@ -1,5 +1,6 @@
 """The controller that chooses by cost, run for whole texts on devices that are only described."""
 
+from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 from time import perf_counter
@@ -124,7 +125,7 @@ def test_an_ngram_that_is_right_is_preferred_to_a_draft_that_is_right_too() -> N
 
 
 def test_where_rows_cost_much_less_is_drafted() -> None:
-    text = text_of("lookup", [0.7] * LONG, 0)
+    text = text_of("lookup", [0.85] * LONG, 0)
 
     def most(device: Device) -> float:
         steps = run(text, device, Adaptive(["ngram"], memory(device)), ["ngram"])
@@ -281,3 +282,12 @@ def test_a_watch_stops_below_its_floor() -> None:
     assert [watch(0.96), watch(0.96), watch(0.6), watch(0.96)] == [True] * 4
     assert watch.seen == [0.96, 0.96, 0.6, 0.96]
     assert not watch(0.1)
+
+
+@pytest.mark.parametrize(("prompt", "waits"), [(400, True), (20, False)])
+def test_a_draft_model_reads_a_long_prompt_only_when_the_text_has_shown_its_pace(
+    prompt: int, waits: bool
+) -> None:
+    text = replace(text_of("both", [0.9] * 100, 0), prompt=prompt)
+    steps = run(text, FLAT, Adaptive(["ngram", "draft"], memory(FLAT)), ["ngram", "draft"])
+    assert all("draft up to" not in step.reason for step in steps[:6]) == waits
