@@ -291,3 +291,15 @@ def test_a_draft_model_reads_a_long_prompt_only_when_the_text_has_shown_its_pace
     text = replace(text_of("both", [0.9] * 100, 0), prompt=prompt)
     steps = run(text, FLAT, Adaptive(["ngram", "draft"], memory(FLAT)), ["ngram", "draft"])
     assert all("draft up to" not in step.reason for step in steps[:6]) == waits
+
+
+def test_reading_a_long_prompt_is_no_pace() -> None:
+    slow = Device(0.020, straight(0.08), {"draft": (0.007, 0.005)})
+    text = replace(text_of("draft", [0.95] * 200, 0), prompt=200)
+    controller = Adaptive(["draft"], memory(slow, "confidence", profiled=True))
+    steps = run(text, slow, controller, ["draft"])
+    without = sum(len(step.emitted) for step in steps[1:]) / sum(
+        sum(step.seconds) for step in steps[1:]
+    )
+    assert speed(steps) < 0.75 * without
+    assert controller.pace == pytest.approx(without, rel=0.15)

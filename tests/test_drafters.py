@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from fakes import FakeSession
+from fakes import FakeSession, fake_logits
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -226,3 +226,20 @@ def test_drafters_are_made_by_name_and_combined_by_plus():
 def test_an_unknown_drafter_is_refused_with_those_there_are(name):
     with pytest.raises(RequestError, match="there are a, b"):
         named(name, {"a": Plain, "b": Plain})
+
+
+@pytest.mark.parametrize("stop", [1, 3, 5])
+def test_a_draft_model_is_told_after_each_token_whether_to_draft_on(rng, stop: int) -> None:
+    certainties: list[float] = []
+
+    def go_on(certainty: float) -> bool:
+        certainties.append(certainty)
+        return len(certainties) < stop
+
+    drafter = DraftModel(FakeSession(1, vocab=5))
+    whole = drafter.propose(Context([1, 2, 3]), 5, rng)
+    proposal = drafter.propose(Context([1, 2, 3], go_on=go_on), 5, rng)
+    assert proposal.tokens.tolist() == whole.tokens.tolist()[:stop]
+    text = [1, 2, 3, *whole.tokens.tolist()]
+    rows = [fake_logits(1, 5, tuple(text[: 3 + i])) for i in range(stop)]
+    assert certainties == pytest.approx([np.exp(r).max() / np.exp(r).sum() for r in rows])
