@@ -34,7 +34,7 @@ FORMATS: Mapping[str, tuple[Mapping[str, int], int]] = {  # kinds by GGUF type, 
     "int8": ({}, EIGHT),
 }
 CHUNK = 1 << 17  # weights in work at a time and thread; they stay in the processor's cache
-ACTIVATIONS = {"silu": 0, "gelu": 1}
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +72,18 @@ def pack(tensors: Sequence[Tensor], format: str = "carried") -> np.ndarray:
     return packed
 
 
-def linear(graph: GraphWriter, x: str, name: str, tensors: Sequence[Tensor], bias: str = "") -> str:
-    """x (1, S, cols) times the transposed weights plus bias: (1, S, rows of all tensors)."""
-    return graph.call("MatMul", x, _constant(graph, name, tensors), bias, domain=DOMAIN)
+def linear(graph: GraphWriter, x: str, weights: str, bias: str = "") -> str:
+    """x (1, S, cols) times a packed constant, transposed, plus bias: (1, S, rows)."""
+    return graph.call("MatMul", x, weights, bias, domain=DOMAIN)
 
 
-def embedding(graph: GraphWriter, ids: str, name: str, tensor: Tensor) -> str:
-    """Rows `ids` (1, S) of the table: (1, S, cols). Shares the constant of a tied head."""
-    return graph.call("Embedding", ids, _constant(graph, name, [tensor]), domain=DOMAIN)
+def embedding(graph: GraphWriter, ids: str, table: str) -> str:
+    """Rows `ids` (1, S) of a packed constant: (1, S, cols)."""
+    return graph.call("Embedding", ids, table, domain=DOMAIN)
 
 
 def gate(graph: GraphWriter, gate_up: str, activation: str) -> str:
-    """activation(first half) times second half of each row; "silu", or "gelu" in its tanh form."""
+    """activation(first half) times second half of each row; "silu" or "gelu_tanh"."""
     return graph.call("Gate", gate_up, activation=ACTIVATIONS[activation], domain=DOMAIN)
 
 
@@ -136,10 +136,6 @@ def add_norm(
     inputs = [x, weight, update]
     normed, total = graph.node("RMSNorm", inputs, 2, epsilon=epsilon, domain=DOMAIN)
     return normed, total
-
-
-def _constant(graph: GraphWriter, name: str, tensors: Sequence[Tensor]) -> str:
-    return name if graph.has(name) else graph.constant(name, pack(tensors))
 
 
 def _fill(tiles: np.ndarray, tensor: Tensor, kind: int) -> None:

@@ -16,7 +16,6 @@ from specrt.export.linear import embedding, linear
 from specrt.export.native import Rows
 from specrt.export.quantize import Packed
 from specrt.export.writer import GraphWriter
-from specrt.runtime.native import DOMAIN
 
 INT4_SIGN = np.uint8(0x88)  # codes count from 8 (int8: from 128); flipping the top bit signs them
 INT8_SIGN = np.uint8(0x80)
@@ -174,13 +173,12 @@ class Native:
         return native.add_norm(graph, x, update, weight, epsilon)
 
     def gate(self, graph: GraphWriter, gate_up: str, activation: str) -> str:
-        return native.gate(graph, gate_up, activation.removesuffix("_tanh"))
+        return native.gate(graph, gate_up, activation)
 
     def linear(self, graph: GraphWriter, x: str, map: Linear) -> str:
         if map.packed.format != native.PACKED:
             return linear(graph, x, map.name, map.packed, map.bias)
-        weights = graph.constant(map.name, map.packed.data)
-        return graph.call("MatMul", x, weights, map.bias, domain=DOMAIN)
+        return native.linear(graph, x, graph.constant(map.name, map.packed.data), map.bias)
 
     def norm_linear(self, graph: GraphWriter, rows: Rows, map: Linear) -> tuple[str, str]:
         if map.packed.format != native.PACKED:
@@ -197,12 +195,12 @@ class Native:
             return _norm_feed_forward(self, graph, rows, gate_up, down, activation)
         weights = [graph.constant(map.name, map.packed.data) for map in maps]
         inputs = [*weights, *(map.bias for map in maps)]
-        return native.norm_feed_forward(graph, rows, inputs, activation.removesuffix("_tanh"))
+        return native.norm_feed_forward(graph, rows, inputs, activation)
 
     def embedding(self, graph: GraphWriter, ids: str, name: str, packed: Packed) -> str:
         if packed.format != native.PACKED:
             return embedding(graph, ids, name, packed)
-        return graph.call("Embedding", ids, graph.constant(name, packed.data), domain=DOMAIN)
+        return native.embedding(graph, ids, graph.constant(name, packed.data))
 
 
 def _normed(use: Operators, graph: GraphWriter, rows: Rows) -> tuple[str, str]:
