@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specrt.commands.options import add_command
+from specrt.commands.options import add_command, line
 from specrt.runtime import native
 from specrt.runtime.bundle import (
     BundleFile,
@@ -18,8 +18,6 @@ from specrt.runtime.bundle import (
 )
 from specrt.runtime.errors import ProviderError
 from specrt.runtime.evenness import unevenness
-
-_WIDTH = 11  # of the left column
 
 
 def add(commands: Any) -> None:
@@ -43,32 +41,32 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(manifest.to_json(), end="")
         return 0
-    for line in describe(args.bundle, manifest):
-        print(line)
+    for told in describe(args.bundle, manifest):
+        print(told)
     if args.hashes:
-        print(_line("hashes", f"all {len(manifest.files)} files are as exported"))
+        print(line("hashes", f"all {len(manifest.files)} files are as exported"))
     return 0
 
 
 def describe(folder: Path, manifest: Manifest) -> Iterator[str]:
     """A bundle in lines of text."""
-    yield _line("bundle", f"{folder} ({manifest.name}, by {manifest.created_by})")
+    yield line("bundle", f"{folder} ({manifest.name}, by {manifest.created_by})")
     yield from _model(manifest.source, manifest.model, manifest.weights, manifest.graphs)
-    yield _line("flavour", manifest.flavour)
-    yield _line("kernels", _kernels(manifest))
-    yield _line(
+    yield line("flavour", manifest.flavour)
+    yield line("kernels", _kernels(manifest))
+    yield line(
         "template", "yes" if manifest.chat_template else "none, prompts are used as they are"
     )
     yield from _checks(manifest.checks)
     why = unevenness(manifest)
-    yield _line("drafts", f"may change near ties: {why}" if why else "leave the text as it is")
+    yield line("drafts", f"may change near ties: {why}" if why else "leave the text as it is")
     for drafter in manifest.drafters:
-        yield _line("drafter", f"{drafter.name} ({drafter.kind})")
+        yield line("drafter", f"{drafter.name} ({drafter.kind})")
         lines = [
             *_model(drafter.source, drafter.model, drafter.weights, drafter.graphs),
             *_checks(drafter.checks),
         ]
-        yield from (f"  {line}" for line in lines)
+        yield from (f"  {each}" for each in lines)
 
 
 def _kernels(manifest: Manifest) -> str:
@@ -85,21 +83,17 @@ def _kernels(manifest: Manifest) -> str:
 def _model(
     source: Source, model: ModelInfo, weights: str, graphs: Sequence[BundleFile]
 ) -> Iterator[str]:
-    yield _line("source", f"{source.kind} {source.name}, licence {source.licence or 'not stated'}")
-    yield _line(
+    yield line("source", f"{source.kind} {source.name}, licence {source.licence or 'not stated'}")
+    yield line(
         "model",
         f"{model.architecture}, {model.layers} layers, hidden {model.hidden}, {model.heads} heads "
         f"({model.kv_heads} kv) of {model.head_dim}, vocabulary {model.vocab}, "
         f"context {model.context}",
     )
     size = sum(graph.size for graph in graphs)
-    yield _line("weights", f"{weights}, {size / 1e6:.1f} MB in {len(graphs)} files")
+    yield line("weights", f"{weights}, {size / 1e6:.1f} MB in {len(graphs)} files")
 
 
 def _checks(checks: Mapping[str, Any]) -> Iterator[str]:
     for name, value in checks.items():
-        yield _line("check", f"{name} {json.dumps(value)}")
-
-
-def _line(name: str, value: str) -> str:
-    return f"{name:<{_WIDTH}}{value}"
+        yield line("check", f"{name} {json.dumps(value)}")

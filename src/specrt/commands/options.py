@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from specrt.runtime.errors import RequestError
 
+WIDTH = 11  # of the left column of what is told in lines
 Run = Callable[[argparse.Namespace], int]
 
 PROVIDERS = ("auto", "cpu", "cuda", "tensorrt")
@@ -113,6 +114,11 @@ class _Biases(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
         held = getattr(namespace, self.dest, {})
         setattr(namespace, self.dest, {**held, values[0]: values[1]})
+
+
+def line(name: str, value: str) -> str:
+    """A fact in a line of text, its name in a column of its own."""
+    return f"{name:<{WIDTH}}{value}"
 
 
 def add_provider(parser: argparse.ArgumentParser) -> None:

@@ -7,12 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from specrt.commands.options import add_command, add_provider
+from specrt.commands.options import add_command, add_provider, line
 from specrt.runtime.errors import RequestError
 
 _BUDGETS = (1, 2, 3, 4, 6, 8, 12, 16)
 _ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-_WIDTH = 11  # of the left column
 
 
 def add(commands: Any) -> None:
@@ -52,9 +51,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(asdict(profile)))
         return 0
-    for line in describe(profile):
-        print(line)
-    print(f"{'kept':<{_WIDTH}}{file or 'nowhere: the bundle cannot be written to'}")
+    for told in describe(profile):
+        print(told)
+    print(line("kept", str(file or "nowhere: the bundle cannot be written to")))
     return 0
 
 
@@ -62,36 +61,30 @@ def describe(profile: Any) -> Iterator[str]:
     """A profile in lines of text."""
     from specrt.runtime.profile import needed
 
-    yield _line(
-        "device", f"{profile.key.device}, {profile.key.provider}, threads {profile.threads}"
-    )
-    yield _line("rows", "".join(f"{rows:>7}" for rows in _ROWS))
+    yield line("device", f"{profile.key.device}, {profile.key.provider}, threads {profile.threads}")
+    yield line("rows", "".join(f"{rows:>7}" for rows in _ROWS))
     for curve in profile.curves:
-        yield _line(
+        yield line(
             f"ms at {curve.context}",
             "".join(f"{curve.us[rows - 1] / 1000:>7.1f}" for rows in _ROWS)
             + f"   spread {curve.spread / 10:.0f} %",
         )
-        yield _line("  v", "".join(f"{curve.v[rows - 1]:>7.2f}" for rows in _ROWS))
+        yield line("  v", "".join(f"{curve.v[rows - 1]:>7.2f}" for rows in _ROWS))
     for draft in profile.drafts:
         ms = f"{draft.token_us / 1000:.1f} ms a token, {draft.read_us / 1000:.1f} ms to read one"
-        yield _line("drafter", f"{draft.name}: {ms}")
-    yield _line("prefill", f"{profile.prefill} tokens a second")
-    yield _line("overhead", f"{profile.overhead_us / 1000:.2f} ms a step")
+        yield line("drafter", f"{draft.name}: {ms}")
+    yield line("prefill", f"{profile.prefill} tokens a second")
+    yield line("overhead", f"{profile.overhead_us / 1000:.2f} ms a step")
     yield "a draft of so many tokens pays if each is right more often than"
-    yield _line("tokens", "".join(f"{budget:>7}" for budget in _BUDGETS))
+    yield line("tokens", "".join(f"{budget:>7}" for budget in _BUDGETS))
     costs = profile.costs({})
     for name in ("ngram", *(draft.name for draft in profile.drafts)):
         shares = (needed(costs, name, budget) for budget in _BUDGETS)
-        yield _line(name, "".join(f"{_share(share):>7}" for share in shares))
+        yield line(name, "".join(f"{_share(share):>7}" for share in shares))
 
 
 def _share(share: float | None) -> str:
     return "never" if share is None else f"{share:.0%}"
-
-
-def _line(name: str, value: str) -> str:
-    return f"{name:<{_WIDTH}}{value}"
 
 
 def _numbers(argument: str) -> tuple[int, ...]:
