@@ -123,7 +123,7 @@ class Model:
 
     def generate(self, prompt: Prompt | None = None, **options: Any) -> Result:
         """Write one text to its end; the arguments are those of `stream`."""
-        return self.samples(prompt, **options)[0]
+        return self.samples(prompt, 1, **options)[0]
 
     def samples(
         self, prompt: Prompt | None = None, n: int = 1, *, seed: int | None = None, **options: Any

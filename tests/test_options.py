@@ -51,6 +51,11 @@ def test_an_unknown_option_is_refused(model: Model) -> None:
         model.generate(PROMPT, topk=3)
 
 
+def test_one_text_is_asked_for_without_a_number_of_texts(model: Model) -> None:
+    with pytest.raises(TypeError, match="'n'"):
+        model.generate([1], n=3)
+
+
 def test_a_bad_word_is_barred_alone_and_after_a_blank(model: Model) -> None:
     words = sampling({"bad_words": ["model", [7, 8]]}, model.tokenizer).processors.bad_words
     ids = [
