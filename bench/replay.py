@@ -13,7 +13,7 @@ compares their tokens a second with plain decoding and with every fixed budget.
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,10 @@ from typing import Any
 import numpy as np
 
 import specrt
-from specrt.bench.simulator import BUDGETS, Device, Offer, Text, memory, run, speed
+from specrt.bench.simulator import Device, Offer, Text, run, settings, speed
 from specrt.bench.suite import KINDS, load_suites
 from specrt.runtime.acceptance import MOST
-from specrt.runtime.adaptive import DEEPEST, Adaptive
-from specrt.runtime.controller import Controller, Fixed
+from specrt.runtime.adaptive import DEEPEST
 from specrt.runtime.drafters.first import is_free, parts
 from specrt.runtime.errors import RequestError
 from specrt.runtime.interfaces import Context, Drafter
@@ -122,20 +121,13 @@ def compare(
 ) -> dict[str, dict[str, float]]:
     """Kind of work -> policy or fixed setting -> tokens a second, plain decoding under "plain"."""
     names = tuple(texts[0].text.offers)
-    settings: dict[str, tuple[Sequence[str], Callable[[], Controller]]] = {}
-    for combined in dict.fromkeys([*((name,) for name in names), names]):
-        for budget in BUDGETS:
-            label = f"{'+'.join(combined)} {budget}" if budget else "plain"
-            settings[label] = combined, lambda budget=budget: Fixed(budget)  # type: ignore[misc]
-    for policy in policies:
-        held = memory(device, policy, profiled=profiled)
-        settings[policy] = names, lambda held=held: Adaptive(names, held)  # type: ignore[misc]
     found: dict[str, dict[str, float]] = {}
-    for label, (those_names, controller) in settings.items():
+    compared = settings(names, device, policies, profiled=profiled)
+    for label, (drafters, controller) in compared.items():
         steps: dict[str, list[Any]] = {}
         for seed, one in enumerate(texts):
             steps.setdefault(one.kind, []).extend(
-                run(one.text, device, controller(), those_names, seed)
+                run(one.text, device, controller(), drafters, seed)
             )
         for kind, those in steps.items():
             found.setdefault(kind, {})[label] = speed(those)

@@ -13,6 +13,7 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -199,31 +200,43 @@ def memory(device: Device, policy: str = "cost", *, profiled: bool = False) -> M
     return Memory(Costs(drafts, curve), policy=named(policy))
 
 
+def settings(
+    names: Sequence[str], device: Device, policies: Sequence[str], *, profiled: bool = False
+) -> dict[str, tuple[Sequence[str], Callable[[], Controller]]]:
+    """What is compared: under "plain", under each combination of drafters with a fixed budget
+    ("draft 4", "ngram+draft 8"), and under each policy, the drafters and what makes a controller.
+    A policy's memory lasts from text to text."""
+    every, found = tuple(names), dict[str, tuple[Sequence[str], Callable[[], Controller]]]()
+    for combined in dict.fromkeys([*((name,) for name in every), every]):
+        for budget in BUDGETS:
+            label = f"{'+'.join(combined)} {budget}" if budget else "plain"
+            found[label] = combined, partial(Fixed, budget)
+    for policy in policies:
+        held = memory(device, policy, profiled=profiled)
+        found[policy] = every, partial(Adaptive, every, held)
+    return found
+
+
 def compare(
     texts: Sequence[Text], device: Device, policies: Sequence[str], seed: int = 0
 ) -> dict[str, float]:
     """Tokens a second over texts written one after another: of each policy, of plain decoding, and
     of the best drafter at the best fixed budget, chosen in hindsight."""
-    names = tuple(texts[0].offers)
-
-    def over(controller: Callable[[], Controller], drafters: Sequence[str]) -> float:
-        steps = [
-            step
-            for i, text in enumerate(texts)
-            for step in run(text, device, controller(), drafters, seed + i)
-        ]
-        return speed(steps)
-
-    fixed = {
-        (drafters, budget): over(lambda budget=budget: Fixed(budget), drafters)  # type: ignore[misc]
-        for drafters in dict.fromkeys([*((name,) for name in names), names])
-        for budget in BUDGETS
+    found = {}
+    for label, (names, controller) in settings(tuple(texts[0].offers), device, policies).items():
+        found[label] = speed(
+            [
+                step
+                for i, text in enumerate(texts)
+                for step in run(text, device, controller(), names, seed + i)
+            ]
+        )
+    best = max(pace for label, pace in found.items() if label not in policies)
+    return {
+        "plain": found["plain"],
+        "best fixed": best,
+        **{policy: found[policy] for policy in policies},
     }
-    found = {"plain": fixed[names, 0], "best fixed": max(fixed.values())}
-    for policy in policies:
-        held = memory(device, policy)
-        found[policy] = over(lambda held=held: Adaptive(names, held), names)  # type: ignore[misc]
-    return found
 
 
 def main() -> int:
