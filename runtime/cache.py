@@ -113,14 +113,14 @@ class SharedCache:
         self.length += rows
 
     def keep(self, length: int, path: Sequence[int] = ()) -> None:
-        rows = np.asarray(path, np.int64)
-        if not np.array_equal(rows, np.arange(rows.size)):
+        if tuple(path) != tuple(range(len(path))):
+            rows = np.asarray(path, np.int64)
             for buffer, value in zip(self._buffers, self._values, strict=True):
                 array = value.numpy()  # on the CPU the buffer itself, else a copy
                 buffer.move(array, length + rows, length)
                 if self._device != "cpu":
                     value.update_inplace(array)
-        self.length = length + rows.size
+        self.length = length + len(path)
 
     def _resize(self, capacity: int) -> None:
         capacity = -(-capacity // self._tile) * self._tile

@@ -173,7 +173,7 @@ def _undone_on_error(target: Session) -> Iterator[None]:
 
 def _block(root: int, proposal: Proposal) -> tuple[np.ndarray, np.ndarray | None]:
     """What the target reads: the root, then the draft, and their parents (None for a chain)."""
-    ids = np.concatenate([[root], proposal.tokens])
+    ids = np.array([root, *proposal.tokens.tolist()], np.int64)
     if proposal.is_chain:
         return ids, None
     return ids, np.concatenate([[-1], proposal.parents + 1])

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 BLOCK = 512  # weights summed together when a draw searches a long row
+CERTAIN = np.ones(1)
+CERTAIN.flags.writeable = False  # every point mass shares it
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Distribution:
 
 def point(token: int) -> Distribution:
     """All the probability on one token."""
-    return Distribution(np.ones(1), np.array([token], np.int64))
+    return Distribution(CERTAIN, np.array([token], np.int64))
 
 
 def residual(p: Distribution, q: Distribution) -> Distribution:

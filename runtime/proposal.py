@@ -41,7 +41,7 @@ class Proposal:
 
     @property
     def is_chain(self) -> bool:
-        return bool((self.parents == np.arange(-1, self.size - 1)).all())
+        return bool(self.parents.tolist() == [*range(-1, self.size - 1)])
 
     @property
     def depth(self) -> int:

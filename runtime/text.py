@@ -136,7 +136,8 @@ class TextStream:
 
     def _decoded(self, token: int) -> str:
         """What the token adds to the text of those before it, as far as that is certain."""
-        if self._is_silent(token):
+        alone = self._text([token])
+        if not alone and self._is_silent(token):
             return ""
         self._window.append(token)
         self._pending = True
@@ -147,19 +148,17 @@ class TextStream:
         new, self._told = text[self._told : certain], max(self._told, certain)
         if certain == len(text):
             self._window, self._pending = [token], False
-            self._told = len(self._text(self._window))
+            self._told = len(alone)
         elif len(self._window) > RESYNC:
             self._window = self._window[-RESYNC // 2 :]
             self._told = len(self._text(self._window)) - 1
         return new
 
     def _is_silent(self, token: int) -> bool:
-        """A special token, or a padding id: decoding passes over it."""
+        """A token without text is special, or a padding id: decoding passes over it."""
         if self._tokenizer.id_to_token(token) is None:
             return True
-        return not self._text([token]) and bool(
-            self._tokenizer.decode([token], skip_special_tokens=False)
-        )
+        return bool(self._tokenizer.decode([token], skip_special_tokens=False))
 
     def _released(self, text: str) -> list[Fragment]:
         """Hold new text of the last token, and let go what no stop string can begin in."""
