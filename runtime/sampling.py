@@ -83,9 +83,9 @@ class Sampling:
             return point(best)
         ids = top_k(logits, self.top_k) if 0 < self.top_k < logits.size else None
         if self.top_p < 1:
-            ids, weights = self._nucleus(logits, ids)
+            ids, weights = self._nucleus(logits, top, ids)
         else:
-            weights = self._weights(logits, ids)
+            weights = self._weights(logits, top, ids)
         if self.min_p > 0:
             ids, weights = _subset(ids, weights, np.flatnonzero(weights >= self.min_p))
         if self.typical_p < 1:
@@ -96,27 +96,30 @@ class Sampling:
         """(V,) -> (V,): the same law, one probability a token."""
         return self.distribution(logits, text).dense(logits.size)
 
-    def _weights(self, logits: np.ndarray, ids: np.ndarray | None) -> np.ndarray:
-        """Of the tokens `ids` (None: all) in proportion to the most likely one of all."""
-        weights: np.ndarray = (logits if ids is None else logits[ids]) - logits.max()
+    def _weights(self, logits: np.ndarray, top: np.floating, ids: np.ndarray | None) -> np.ndarray:
+        """Of the tokens `ids` (None: all) in proportion to the most likely one of all, of logit
+        `top`."""
+        weights: np.ndarray = (logits if ids is None else logits[ids]) - top
         with np.errstate(over="ignore"):  # far below at a tiny temperature: exp(-inf) = 0
             weights /= weights.dtype.type(self.temperature)
         np.exp(weights, out=weights)
         return weights
 
-    def _nucleus(self, logits: np.ndarray, ids: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    def _nucleus(
+        self, logits: np.ndarray, top: np.floating, ids: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The ids that top_p keeps of `ids` (None: of all), and their weights.
 
         First only tokens near the best are looked at: what the others weigh together is bounded,
         and seldom matters. At 152k tokens this takes about half of the time.
         """
         if ids is None:
-            near = _at_least(logits, logits.max() - NEAR * logits.dtype.type(self.temperature))
-            weights = self._weights(logits, near)
+            near = _at_least(logits, top - NEAR * logits.dtype.type(self.temperature))
+            weights = self._weights(logits, top, near)
             kept = _top_p(weights, self.top_p, (logits.size - near.size) * math.exp(0.01 - NEAR))
             if kept is not None:
                 return near[kept], weights[kept]
-        weights = self._weights(logits, ids)
+        weights = self._weights(logits, top, ids)
         kept = _top_p(weights, self.top_p)
         assert kept is not None  # nothing is left out
         return _subset(ids, weights, kept)

@@ -76,9 +76,9 @@ def test_most_nuclei_are_found_near_the_best(monkeypatch):
     looked_at = []
     weights = Sampling._weights
 
-    def watched(self, row, ids):
+    def watched(self, row, top, ids):
         looked_at.append(row.size if ids is None else ids.size)
-        return weights(self, row, ids)
+        return weights(self, row, top, ids)
 
     monkeypatch.setattr(Sampling, "_weights", watched)
     Sampling(0.8, top_p=0.95).distribution(logits)

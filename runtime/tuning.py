@@ -1,12 +1,12 @@
 """Measuring what a bundle costs on this device: the target by rows, draft models by tokens.
 
 Other programs disturb single measurements, and a machine's speed drifts. So everything is measured
-in rounds that go through all cases in another order each time, and of each case's rounds the lower
-quartile counts: what it takes when little disturbs it. One row, by which all others are judged, has
-several turns in a round.
+in rounds that go through all cases in another order each time. What counts of a number of rows is
+its time over that of one row in the same round, the median over the rounds; and of one row, which
+has several turns in a round, the lower quartile: what it takes when little disturbs it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -19,17 +19,13 @@ from specrt.runtime.costs import MOST_ROWS
 from specrt.runtime.decode import Request, decode
 from specrt.runtime.drafters.draft import DraftModel
 from specrt.runtime.drafters.none import Plain
-from specrt.runtime.interfaces import Context, Session
+from specrt.runtime.interfaces import Context, Drafter, Session
 from specrt.runtime.open import open_session
-from specrt.runtime.profile import FORMAT, Curve, Drafting, Profile, key
+from specrt.runtime.profile import FORMAT, Curve, Drafting, Key, Profile, key
 from specrt.runtime.providers import choose, physical_cores
 
-CONTEXTS = (64, 512, 2048)  # tokens of text before the step
-ROUNDS = range(5, 16)  # fewest and most of a curve
-ONES = 4  # turns of one row in a round
 DRAFTED, UNREAD = 4, 64  # tokens of the drafts that are timed, and that are read in one go
 OVERHEAD_STEPS = 32
-SECONDS = 40.0  # for all curves, of which each takes its share
 THREADS_ROWS = (1, 4)  # what threads are compared by
 
 Progress = Callable[[str, int, int], None]
@@ -37,12 +33,20 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How thoroughly to measure. threads: those to compare, 0 = one per physical core."""
+    """How thoroughly to measure. rows: those that are timed, 1 first; what is between them is
+    interpolated. contexts: tokens of text before the step. threads: those to compare, 0 = one per
+    physical core. rounds: fewest and most of a curve. seconds: for all curves, of which each takes
+    its share; for drafts a tenth. ones: turns of one row in a round."""
 
-    rows: int = MOST_ROWS
-    contexts: tuple[int, ...] = CONTEXTS
+    rows: tuple[int, ...] = tuple(range(1, MOST_ROWS + 1))
+    contexts: tuple[int, ...] = (64, 512, 2048)
     threads: tuple[int, ...] = (0,)
-    seconds: float = SECONDS
+    rounds: tuple[int, int] = (5, 15)
+    seconds: float = 40.0
+    ones: int = 4
+
+
+BRIEF = Plan(rows=(1, 2, 3, 5, 9, 17), contexts=(128,), rounds=(3, 9), seconds=0.6, ones=2)
 
 
 def tune(folder: Path, provider: str, plan: Plan, show: Progress) -> Profile:
@@ -51,7 +55,24 @@ def tune(folder: Path, provider: str, plan: Plan, show: Progress) -> Profile:
     opener = _opener(folder, manifest, provider)
     threads = _fastest(opener, manifest, plan, show)
     target = opener("target", manifest.model, threads)
-    room = target.capacity - plan.rows - 1
+    drafters = {
+        info.name: DraftModel(opener(info.path, info.model, threads), name=info.name)
+        for info in manifest.drafters
+    }
+    wanted = key(folder, choose(provider, manifest.flavour).provider)
+    return measure(target, drafters, plan, wanted, threads, show)
+
+
+def measure(
+    target: Session,
+    drafters: Mapping[str, Drafter],
+    plan: Plan,
+    wanted: Key,
+    threads: int,
+    show: Progress,
+) -> Profile:
+    """Measure graphs that are open; their caches hold no text afterwards. drafters: draft models."""
+    room = target.capacity - max(plan.rows) - 1
     contexts = tuple(dict.fromkeys(min(c, room) for c in plan.contexts if min(c, room) > 0))
     curves, prefill = [], 0.0
     for done, context in enumerate(contexts):
@@ -62,16 +83,19 @@ def tune(folder: Path, provider: str, plan: Plan, show: Progress) -> Profile:
         curves.append(_curve(target, context, plan, plan.seconds / len(contexts)))
     show("curves", len(contexts), len(contexts))
     overhead = _overhead(target)
+    target.keep(0)
     drafts = []
-    for done, info in enumerate(manifest.drafters):
-        show("drafts", done, len(manifest.drafters))
-        session = opener(info.path, info.model, threads)
-        drafts.append(_drafting(info.name, session, min(contexts[len(contexts) // 2], room)))
+    for done, (name, drafter) in enumerate(drafters.items()):
+        show("drafts", done, len(drafters))
+        context = contexts[len(contexts) // 2]
+        found = _drafting(name, drafter, plan, _tokens(target.vocab, context))
+        drafts += [found] if found else []
     if drafts:
         show("drafts", len(drafts), len(drafts))
     return Profile(
         format=FORMAT,
-        key=key(folder, choose(provider, manifest.flavour).provider),
+        key=wanted,
+        brief=plan == BRIEF,
         threads=threads,
         curves=tuple(curves),
         drafts=tuple(drafts),
@@ -125,7 +149,8 @@ def _fastest(
         session = opener("target", manifest.model, count)
         _read(session, 64)
         cases = [_step(session, 64, rows) for rows in THREADS_ROWS]
-        found = rounds(cases, ROUNDS[0], 2 * ROUNDS[-1], perf_counter() + plan.seconds / 10)
+        least, most = plan.rounds
+        found = rounds(cases, least, 2 * most, perf_counter() + plan.seconds / 10)
         quartile = np.percentile(found, 25, axis=0)
         taken[count] = float(quartile.sum())
     show("threads", len(counts), len(counts))
@@ -133,32 +158,50 @@ def _fastest(
 
 
 def _curve(target: Session, context: int, plan: Plan, seconds: float) -> Curve:
-    more = ONES - 1
-    cases = [_step(target, context, max(rows, 1)) for rows in range(1 - more, plan.rows + 1)]
-    found = rounds(cases, ROUNDS[0], ROUNDS[-1], perf_counter() + seconds)
-    lower, upper = np.percentile(found, [25, 75], axis=0)[:, more:]
-    lower[0], upper[0] = np.percentile(found[:, : more + 1], [25, 75])
-    spread = float(np.median((upper - lower) / lower))
-    return Curve(context, tuple(_us(x) for x in lower), round(1000 * spread))
+    cases = [_step(target, context, rows) for rows in (*[1] * (plan.ones - 1), *plan.rows)]
+    found = rounds(cases, *plan.rounds, perf_counter() + seconds)
+    ones, ratios = found[:, : plan.ones], found[:, plan.ones - 1 :]
+    ratios = ratios / ones.mean(axis=1, keepdims=True)
+    lower, middle, upper = np.percentile(ratios, [25, 50, 75], axis=0)
+    every = np.arange(1, max(plan.rows) + 1)
+    v = np.interp(every, plan.rows, rising([1.0, *middle[1:]]))
+    one = float(np.percentile(ones, 25))
+    spread = float(np.median((upper - lower) / middle))
+    return Curve(context, tuple(_us(one * x) for x in v), round(1000 * spread))
 
 
-def _drafting(name: str, session: Session, context: int) -> Drafting:
-    """Times of a draft model after a text of `context` tokens, or as many as it can hold."""
-    context = min(context, session.capacity - DRAFTED - 1)
-    text, rng = _tokens(session.vocab, context), np.random.default_rng(0)
-    draft, unread = DraftModel(session, name=name), min(UNREAD, context // 2)
+def rising(values: Sequence[float]) -> np.ndarray:
+    """The values, moved as little as makes none less than the one before it: more rows never take
+    less time.
 
-    def propose() -> None:
-        draft.propose(Context(text), DRAFTED, rng)
+    >>> rising([1.0, 3.0, 2.0, 4.0])
+    array([1. , 2.5, 2.5, 4. ])
+    """
+    up = np.maximum.accumulate(values)
+    down = np.minimum.accumulate(values[::-1])[::-1]
+    middle: np.ndarray = (up + down) / 2
+    return middle
+
+
+def _drafting(name: str, drafter: Drafter, plan: Plan, text: Sequence[int]) -> Drafting | None:
+    """Times of a draft model after a text; None if it cannot hold one so long."""
+    rng, unread = np.random.default_rng(0), min(UNREAD, len(text) // 2)
+    start, texts = len(text) - unread, (text, [*text[: len(text) - unread], *text[::-1][:unread]])
+
+    def draft() -> None:
+        drafter.propose(Context(latest[0]), DRAFTED, rng)
 
     def catch_up() -> None:
-        session.keep(context - unread)
-        session.forward(text[context - unread :])
+        latest[:] = latest[::-1]  # the other text, which goes another way from `start` on
+        drafter.propose(Context(latest[0]), 1, rng)
 
-    propose()
-    found = np.percentile(rounds([propose, catch_up], 9, 15, perf_counter() + 3), 25, axis=0)
+    latest = list(texts)
+    if not drafter.propose(Context(text), DRAFTED, rng).size:
+        return None
+    until = perf_counter() + plan.seconds / 10
+    found = np.percentile(rounds([draft, catch_up], *plan.rounds, until), 25, axis=0)
     token = float(found[0]) / DRAFTED
-    return Drafting(name, _us(token), _us(float(found[1]) / unread))
+    return Drafting(name, _us(token), _us((float(found[1]) - token) / (unread - 1)))
 
 
 def _overhead(target: Session) -> float:
