@@ -31,7 +31,7 @@ from specrt.runtime.decode import Request, decode
 from specrt.runtime.detail import Logprob
 from specrt.runtime.drafters import named
 from specrt.runtime.drafters.draft import DraftModel
-from specrt.runtime.drafters.first import First, parts
+from specrt.runtime.drafters.first import First, is_free, parts
 from specrt.runtime.drafters.ngram import Ngram
 from specrt.runtime.drafters.none import Plain
 from specrt.runtime.errors import RequestError
@@ -42,13 +42,15 @@ from specrt.runtime.open import open_session
 from specrt.runtime.options import How, sampling
 from specrt.runtime.policies import COST, Policy
 from specrt.runtime.prefix import common_prefix
-from specrt.runtime.providers import choose
+from specrt.runtime.providers import choose, physical_cores
 from specrt.runtime.rules import COUPLED
 from specrt.runtime.text import TextStream, encode, load_tokenizer, real_ids
 from specrt.runtime.trace import Step, Trace
+from specrt.runtime.tuning import BRIEF, Progress, measure, quiet
 
 Messages = Sequence[Mapping[str, Any]]
 Prompt = str | Sequence[int]
+MEASURING = "measuring this device once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +78,29 @@ class Result:
 
 
 def load(
-    path: str | Path, *, drafter: str = "auto", provider: str = "auto", threads: int = 0
+    path: str | Path,
+    *,
+    drafter: str = "auto",
+    provider: str = "auto",
+    threads: int = 0,
+    tune: bool = True,
+    progress: Progress | None = None,
 ) -> "Model":
     """Open a bundle. drafter: for requests that name none. provider: auto, cpu, cuda or tensorrt.
     threads: of each graph, 0 = those that `specrt tune` found best, or one per physical core.
 
+    tune: the first time a bundle is opened on a device with the drafter auto, and no threads asked
+    for, measure what steps and drafts cost: a second for a small model, a few for one of 1.5B. It
+    is kept in the bundle's profile/, if that can be written, and `specrt tune` replaces it. Without
+    it the drafter auto learns as it goes. progress: told (stage, done, total) of that.
+
     Raises BundleError for a folder that is no whole bundle, ProviderError for a provider that is
     not there, RequestError for a drafter that the bundle lacks.
     """
-    return Model(Path(path), drafter=drafter, provider=provider, threads=threads)
+    model = Model(Path(path), drafter=drafter, provider=provider, threads=threads)
+    if tune and drafter == "auto" and not threads:
+        model._tune(progress or quiet)
+    return model
 
 
 class Model:
@@ -96,19 +112,19 @@ class Model:
         self.tokenizer = load_tokenizer(folder / self.manifest.tokenizer.path)
         self._template = _read_template(folder, self.manifest)
         self._limit = real_ids(self.tokenizer, self.manifest.model.vocab)
-        self._profile = profile.read(folder, choose(provider, self.manifest.flavour).provider)
-        if self._profile and threads not in (0, self._profile.threads):
-            self._profile = None  # it tells of another number of threads
-        threads = threads or (self._profile.threads if self._profile else 0)
+        self._folder, self._provider = folder, choose(provider, self.manifest.flavour).provider
+        known = profile.read(folder, self._provider)
+        best = known.threads if known and not known.brief else physical_cores()
+        self._threads = threads or best
+        self._profile = known if known and known.threads == self._threads else None
         self._open = partial(
-            _open, folder, self.manifest.flavour, provider=provider, threads=threads
+            _open, folder, self.manifest.flavour, provider=provider, threads=self._threads
         )
         self._drafters: dict[str, Drafter] = {}
         self._default = drafter
         self._target = self._open("target", self.manifest.model)
         self._drafter(drafter)  # a name the bundle lacks is refused now, not at the first request
-        guesses = {info.name: self._guess(info) for info in self.manifest.drafters}
-        self._costs = self._profile.costs(guesses) if self._profile else Costs(guesses)
+        self._costs = self._known_costs()
         self._habits = Habits()
         self._policies: dict[str, Policy] = {}
         self._read: Sequence[int] = ()  # the tokens that the target's cache holds
@@ -247,6 +263,23 @@ class Model:
         return Adaptive(
             self._parts(name), Memory(self._costs, self._habits, self._policies[policy])
         )
+
+    def _tune(self, progress: Progress) -> None:
+        """Measure this device in passing, where nothing is known of it and there is a choice."""
+        if self._profile is not None or plain_reason(self.manifest):
+            return
+        progress(MEASURING, 0, 1)
+        auto = zip(self._parts("auto"), parts(self._drafter("auto")), strict=True)
+        costly = {name: drafter for name, drafter in auto if not is_free(drafter)}
+        wanted = profile.key(self._folder, self._provider)
+        self._profile = measure(self._target, costly, BRIEF, wanted, self._threads)
+        self._costs = self._known_costs()
+        profile.write(self._folder, self._profile)
+        progress(MEASURING, 1, 1)
+
+    def _known_costs(self) -> Costs:
+        guesses = {info.name: self._guess(info) for info in self.manifest.drafters}
+        return self._profile.costs(guesses) if self._profile else Costs(guesses)
 
     def _parts(self, name: str) -> list[str]:
         """The drafters that a name combines."""

@@ -1,4 +1,4 @@
-"""What a device costs with a bundle, measured by `specrt tune`: BUNDLE/profile/<device>.json.
+"""What a device costs with a bundle, as runtime/tuning.py measured: BUNDLE/profile/<device>.json.
 
 A profile is good for the device, provider, versions and bundle it was measured with, and for no
 other: one that does not fit is as if it were not there. Times are whole microseconds.
@@ -23,7 +23,7 @@ from specrt.runtime.errors import BundleError
 from specrt.runtime.records import parse_json, read_record
 from specrt.runtime.writing import writing_file
 
-FORMAT = 1
+FORMAT = 2
 US = 1e-6
 _PLACES = ("/proc/driver/nvidia/gpus", "/proc/device-tree/model", "/proc/cpuinfo")
 
@@ -41,8 +41,8 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Steps of the target after a text of `context` tokens. us: of 1, 2, … rows, each the lower
-    quartile of its rounds; spread: (upper - lower quartile) / lower, in per mille, of the median
+    """Steps of the target after a text of `context` tokens. us: of 1, 2, … rows; spread: of their
+    times over that of one row, (upper - lower quartile) / median in per mille, of the median
     number of rows."""
 
     context: int
@@ -74,11 +74,13 @@ class Drafting:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """threads: of each graph, those that were fastest. prefill: tokens a second of a prompt.
-    overhead_us: of a step outside the graphs."""
+    """brief: measured in passing, as a bundle was first opened here. threads: of each graph, those
+    that were fastest. prefill: tokens a second of a prompt. overhead_us: of a step outside the
+    graphs."""
 
     format: int
     key: Key
+    brief: bool
     threads: int
     curves: tuple[Curve, ...]
     drafts: tuple[Drafting, ...]
@@ -96,11 +98,11 @@ class Profile:
 
     def costs(self, guesses: Mapping[str, DraftCost]) -> Costs:
         """What a controller starts from; a guess stays where a draft was not measured."""
-        one = self.curve.us[0]
-        drafts = dict(guesses)
+        steps = [us + self.overhead_us for us in self.curve.us]
+        one, drafts = steps[0], dict(guesses)
         for draft in self.drafts:
             drafts[draft.name] = DraftCost(draft.token_us / one, draft.read_us / one, seen=10)
-        return Costs(drafts, dict(enumerate(self.curve.v, start=1)))
+        return Costs(drafts, {rows: us / one for rows, us in enumerate(steps, start=1)})
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1) + "\n"

@@ -25,10 +25,14 @@ from specrt.runtime.profile import FORMAT, Curve, Drafting, Key, Profile, key
 from specrt.runtime.providers import choose, physical_cores
 
 DRAFTED, UNREAD = 4, 64  # tokens of the drafts that are timed, and that are read in one go
-OVERHEAD_STEPS = 32
 THREADS_ROWS = (1, 4)  # what threads are compared by
+COMMON = 512  # ids from here on may be missing from a draft model
 
-Progress = Callable[[str, int, int], None]
+Progress = Callable[[str, int, int], None]  # stage, done, total
+
+
+def quiet(stage: str, done: int, total: int) -> None:
+    """Shows nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,8 @@ class Plan:
     """How thoroughly to measure. rows: those that are timed, 1 first; what is between them is
     interpolated. contexts: tokens of text before the step. threads: those to compare, 0 = one per
     physical core. rounds: fewest and most of a curve. seconds: for all curves, of which each takes
-    its share; for drafts a tenth. ones: turns of one row in a round."""
+    its share; for drafts a tenth. ones: turns of one row in a round. steps: of plain decoding, for
+    what the loop takes."""
 
     rows: tuple[int, ...] = tuple(range(1, MOST_ROWS + 1))
     contexts: tuple[int, ...] = (64, 512, 2048)
@@ -44,9 +49,10 @@ class Plan:
     rounds: tuple[int, int] = (5, 15)
     seconds: float = 40.0
     ones: int = 4
+    steps: int = 32
 
 
-BRIEF = Plan(rows=(1, 2, 3, 5, 9, 17), contexts=(128,), rounds=(3, 9), seconds=0.6, ones=2)
+BRIEF = Plan(rows=(1, 2, 3, 5, 9, 17), contexts=(128,), rounds=(3, 9), seconds=0.6, ones=2, steps=6)
 
 
 def tune(folder: Path, provider: str, plan: Plan, show: Progress) -> Profile:
@@ -69,9 +75,10 @@ def measure(
     plan: Plan,
     wanted: Key,
     threads: int,
-    show: Progress,
+    show: Progress = quiet,
 ) -> Profile:
-    """Measure graphs that are open; their caches hold no text afterwards. drafters: draft models."""
+    """Measure graphs that are open; the target's holds no text afterwards. drafters: those that
+    take time."""
     room = target.capacity - max(plan.rows) - 1
     contexts = tuple(dict.fromkeys(min(c, room) for c in plan.contexts if min(c, room) > 0))
     curves, prefill = [], 0.0
@@ -82,16 +89,15 @@ def measure(
         prefill = max(prefill, context / (perf_counter() - began))
         curves.append(_curve(target, context, plan, plan.seconds / len(contexts)))
     show("curves", len(contexts), len(contexts))
-    overhead = _overhead(target)
-    target.keep(0)
-    drafts = []
+    middle, drafts = curves[len(curves) // 2], []
     for done, (name, drafter) in enumerate(drafters.items()):
         show("drafts", done, len(drafters))
-        context = contexts[len(contexts) // 2]
-        found = _drafting(name, drafter, plan, _tokens(target.vocab, context))
-        drafts += [found] if found else []
+        if found := _drafting(name, drafter, target, middle, plan):
+            drafts.append(found)
     if drafts:
         show("drafts", len(drafts), len(drafts))
+    overhead = _overhead(target, plan.steps)
+    target.keep(0)
     return Profile(
         format=FORMAT,
         key=wanted,
@@ -183,31 +189,34 @@ def rising(values: Sequence[float]) -> np.ndarray:
     return middle
 
 
-def _drafting(name: str, drafter: Drafter, plan: Plan, text: Sequence[int]) -> Drafting | None:
-    """Times of a draft model after a text; None if it cannot hold one so long."""
-    rng, unread = np.random.default_rng(0), min(UNREAD, len(text) // 2)
-    start, texts = len(text) - unread, (text, [*text[: len(text) - unread], *text[::-1][:unread]])
+def _drafting(
+    name: str, drafter: Drafter, target: Session, curve: Curve, plan: Plan
+) -> Drafting | None:
+    """Times of a draft model after the text of a curve, told by those of the target's one row in
+    the same rounds; None if it cannot hold a text so long."""
+    text, unread = _tokens(target.vocab, curve.context), min(UNREAD, curve.context // 2)
+    other = [*text[: len(text) - unread], *text[::-1][:unread]]
+    rng, turns = np.random.default_rng(0), [text, other]
 
     def draft() -> None:
-        drafter.propose(Context(latest[0]), DRAFTED, rng)
+        drafter.propose(Context(turns[0]), DRAFTED, rng)
 
     def catch_up() -> None:
-        latest[:] = latest[::-1]  # the other text, which goes another way from `start` on
-        drafter.propose(Context(latest[0]), 1, rng)
+        turns.reverse()
+        drafter.propose(Context(turns[0]), 1, rng)
 
-    latest = list(texts)
     if not drafter.propose(Context(text), DRAFTED, rng).size:
         return None
-    until = perf_counter() + plan.seconds / 10
-    found = np.percentile(rounds([draft, catch_up], *plan.rounds, until), 25, axis=0)
-    token = float(found[0]) / DRAFTED
-    return Drafting(name, _us(token), _us((float(found[1]) - token) / (unread - 1)))
+    cases = [_step(target, curve.context, 1), draft, catch_up]
+    found = rounds(cases, *plan.rounds, perf_counter() + plan.seconds / 10)
+    drafting, reading = np.median(found[:, 1:] / found[:, :1], axis=0) * curve.us[0]
+    token = drafting / DRAFTED
+    return Drafting(name, max(round(token), 1), max(round((reading - token) / (unread - 1)), 1))
 
 
-def _overhead(target: Session) -> float:
+def _overhead(target: Session, steps: int) -> float:
     """Seconds of a plain step that are not the graph's."""
-    target.keep(0)
-    request = Request(tuple(_tokens(target.vocab, 16)), max_tokens=OVERHEAD_STEPS)
+    request = Request(tuple(_tokens(target.vocab, 16)), max_tokens=steps)
     outside, began = [], perf_counter()
     for step in decode(target, Plain(), Fixed(0), request):
         outside.append(perf_counter() - began - step.seconds[1] - step.prefill_s)
@@ -234,8 +243,8 @@ def _step(target: Session, context: int, rows: int) -> Callable[[], None]:
 
 
 def _tokens(vocab: int, count: int) -> list[int]:
-    """A text of no meaning; what it says does not change what it costs."""
-    tokens: list[int] = np.random.default_rng(0).integers(0, vocab, count).tolist()
+    """A text of no meaning, which does not change what it costs."""
+    tokens: list[int] = np.random.default_rng(0).integers(0, min(vocab, COMMON), count).tolist()
     return tokens
 
 

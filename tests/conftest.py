@@ -25,11 +25,19 @@ def rng() -> np.random.Generator:
 
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of a tiny random llama whose draft is the same model. Not to be changed."""
+    """A bundle of a tiny random llama whose draft is the same model. Not to be changed. Its profile
+    says that drafts pay, so that what is drafted does not depend on the machine."""
     from specrt.export.build import export
+    from specrt.runtime import profile
+    from specrt.runtime.providers import physical_cores
 
     out = tmp_path_factory.mktemp("bundles") / "tiny"
     export(TINY, out, drafts=[TINY], weights="fp32", kernels="stock", check=False)
+    curve = profile.Curve(64, tuple(1000 + 50 * more for more in range(33)), 0)
+    draft = profile.Drafting("draft", token_us=100, read_us=10)
+    threads, wanted = physical_cores(), profile.key(out, "cpu")
+    known = profile.Profile(profile.FORMAT, wanted, False, threads, (curve,), (draft,), 1000, 10)
+    assert profile.write(out, known)
     return out
 
 

@@ -23,7 +23,7 @@ from specrt.runtime.profile import Curve, Drafting, Key, Profile
 
 KEY = Key("d", "cpu", "0", "0", "0")
 PROFILE = Profile(
-    1, KEY, 2, (Curve(64, tuple(20_000 + 1500 * k for k in range(33)), 10),),
+    2, KEY, False, 2, (Curve(64, tuple(20_000 + 1500 * k for k in range(33)), 10),),
     (Drafting("draft", 7000, 100),), 100, 10,
 )  # fmt: skip
 SUITE = '{"id": "a", "kind": "chat", "prompt": "the cat on the mat and the cat"}\n'

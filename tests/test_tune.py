@@ -2,40 +2,41 @@
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from specrt.bench.tuning import Plan, rounds, tune
 from specrt.runtime import profile
-from specrt.runtime.api import load
+from specrt.runtime.api import MEASURING, load
 from specrt.runtime.costs import Costs, DraftCost
 from specrt.runtime.profile import Curve, Drafting, Profile, needed
+from specrt.runtime.providers import physical_cores
+from specrt.runtime.tuning import Plan, quiet, rising, rounds, tune
 
-QUICK = Plan(rows=5, contexts=(8, 16, 4000), seconds=0.01)
-
-
-def silent(stage: str, done: int, total: int) -> None:
-    pass
+QUICK = Plan(rows=(1, 2, 4), contexts=(8, 16, 4000), seconds=0.01)
 
 
 @pytest.fixture(scope="module")
 def measured(tiny_bundle: Path) -> Profile:
-    return tune(tiny_bundle, "auto", QUICK, silent)
+    return tune(tiny_bundle, "auto", QUICK, quiet)
 
 
 @pytest.fixture
 def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    """One that was never measured."""
+    skip = shutil.ignore_patterns("profile")
+    return Path(shutil.copytree(tiny_bundle, tmp_path / "bundle", ignore=skip))
 
 
 def test_each_number_of_rows_is_timed_at_each_context_that_fits(measured: Profile) -> None:
     contexts = [curve.context for curve in measured.curves]
     assert contexts[:2] == [8, 16]
     assert 16 < contexts[2] < 4000
-    assert [len(curve.us) for curve in measured.curves] == [5, 5, 5]
+    assert [len(curve.us) for curve in measured.curves] == [4, 4, 4]
 
 
 def test_draft_models_and_the_loop_are_timed_too(measured: Profile) -> None:
@@ -52,7 +53,7 @@ def test_cases_are_timed_in_turns_and_the_first_round_is_forgotten() -> None:
 
 
 def test_the_fastest_number_of_threads_is_kept(tiny_bundle: Path) -> None:
-    found = tune(tiny_bundle, "cpu", replace(QUICK, threads=(1, 2)), silent)
+    found = tune(tiny_bundle, "cpu", replace(QUICK, threads=(1, 2)), quiet)
     assert found.threads in (1, 2)
 
 
@@ -79,7 +80,7 @@ def test_a_profile_of_something_else_is_as_if_not_there(
     [
         lambda text: text[:-20],
         lambda text: "[]",
-        lambda text: text.replace('"format": 1', '"format": 2'),
+        lambda text: text.replace('"format": 2', '"format": 3'),
         lambda text: text.replace('"threads"', '"thread"'),
         lambda text: text.replace('"curves": [', '"curves": [], "more": ['),
     ],
@@ -102,6 +103,7 @@ def test_a_loaded_bundle_starts_from_its_profile(bundle: Path, measured: Profile
         measured,
         curves=(Curve(8, (1000, 1100, 1200, 1300, 9000), 10),),
         drafts=(Drafting("draft", 250, 50),),
+        overhead_us=0,
     )
     profile.write(bundle, known)
     costs = load(bundle)._costs
@@ -114,6 +116,65 @@ def test_a_profile_of_other_threads_than_asked_for_is_not_used(
 ) -> None:
     profile.write(bundle, replace(measured, threads=2))
     assert (load(bundle, threads=1)._profile, load(bundle)._profile is not None) == (None, True)
+
+
+def test_the_first_load_measures_and_keeps_what_it_found(bundle: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    model = load(bundle, progress=lambda *stage: told.append(stage))
+    kept = profile.read(bundle, "cpu")
+    assert kept is not None
+    assert (kept, kept.brief, [draft.name for draft in kept.drafts]) == (
+        model._profile,
+        True,
+        ["draft"],
+    )
+    assert told == [(MEASURING, 0, 1), (MEASURING, 1, 1)]
+    load(bundle, progress=lambda *stage: told.append(stage))
+    assert len(told) == 2
+
+
+@pytest.mark.parametrize("options", [{"tune": False}, {"drafter": "ngram"}, {"threads": 1}])
+def test_a_load_that_does_not_ask_for_it_measures_nothing(bundle: Path, options) -> None:
+    load(bundle, **options)
+    assert not (bundle / "profile").exists()
+
+
+def test_a_bundle_that_keeps_nothing_is_opened_all_the_same(bundle: Path) -> None:
+    (bundle / "profile").write_text("no folder")
+    assert load(bundle).generate("the cat", max_tokens=4).tokens == (
+        load(bundle, drafter="none").generate("the cat", max_tokens=4).tokens
+    )
+
+
+def test_what_was_measured_in_passing_does_not_say_how_many_threads(
+    bundle: Path, measured: Profile
+) -> None:
+    cores = physical_cores()
+    other = replace(measured, brief=True, threads=cores + 1)
+    profile.write(bundle, other)
+    assert load(bundle, tune=False)._threads == cores
+    assert load(bundle)._profile != other  # measured again
+    profile.write(bundle, replace(other, brief=False))
+    assert load(bundle)._threads == cores + 1
+
+
+def test_measuring_leaves_the_model_as_it_was(bundle: Path) -> None:
+    text = load(bundle, tune=False).generate("the cat", max_tokens=8).tokens
+    assert load(bundle).generate("the cat", max_tokens=8).tokens == text
+
+
+def test_two_that_keep_a_profile_at_once_leave_one_of_the_two(
+    bundle: Path, measured: Profile
+) -> None:
+    both = [replace(measured, prefill=n) for n in (1, 2)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(partial(profile.write, bundle), both * 20))
+    assert profile.read(bundle, "cpu") in both
+    assert len(list((bundle / "profile").iterdir())) == 1
+
+
+def test_more_rows_never_take_less_time() -> None:
+    assert rising([1.0, 3.0, 2.0, 4.0]).tolist() == [1.0, 2.5, 2.5, 4.0]
 
 
 @pytest.mark.parametrize("name", ["ngram", "draft"])

@@ -11,6 +11,7 @@ from specrt.commands.options import (
     add_provider,
     add_request,
     decoded,
+    open_bundle,
     request,
     text,
 )
@@ -41,13 +42,13 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import specrt
     from specrt.console import TokenPrinter, say
 
-    model = specrt.load(args.bundle, provider=args.provider)
+    options = request(args)
+    model = open_bundle(args.bundle, args.provider, options.get("drafter", "auto"))
     printer = TokenPrinter(model.tokenizer)
     opening = [{"role": "system", "content": args.system}] if args.system else []
-    model.stream(messages=[*opening, _PROBE], **request(args)).close()  # are the options usable?
+    model.stream(messages=[*opening, _PROBE], **options).close()  # are the options usable?
     messages = list(opening)
     for line in _lines():
         if line == "/clear":

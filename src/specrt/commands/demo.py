@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from specrt.commands.options import add_command, text
+from specrt.commands.options import add_command, open_bundle, text
 from specrt.runtime.bundle import read_manifest
 from specrt.runtime.errors import BundleError, CheckError
 
@@ -46,11 +46,10 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import specrt
     from specrt.console import say, side_by_side, table
 
     bundle = ensure_bundle(args.fresh)
-    model = specrt.load(bundle, provider="cpu")
+    model = open_bundle(bundle, "cpu", args.drafter)
     drafters = {"plain": _PLAIN, "speculative": args.drafter}
     for drafter in drafters.values():
         model.generate(args.prompt, drafter=drafter, max_tokens=_WARM_UP)

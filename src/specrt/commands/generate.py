@@ -12,6 +12,7 @@ from specrt.commands.options import (
     add_command,
     add_provider,
     add_request,
+    open_bundle,
     read_prompt,
     request,
     text,
@@ -57,7 +58,6 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import specrt
     from specrt.console import TokenPrinter, say, stats
     from specrt.runtime.writing import writing_file
 
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     seed = options.pop("seed", None)
     first = secrets.randbits(32) if seed is None else seed
     prompt = read_prompt(args.prompt)
-    model = specrt.load(args.bundle, provider=args.provider)
+    model = open_bundle(args.bundle, args.provider, options.get("drafter", "auto"))
     show = None if args.json else TokenPrinter(model.tokenizer)
     with ExitStack() as stack:
         trace = stack.enter_context(writing_file(args.trace)) if args.trace else None

@@ -8,9 +8,12 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from specrt.runtime.errors import RequestError
+
+if TYPE_CHECKING:
+    from specrt.runtime.api import Model
 
 WIDTH = 11  # of the left column of what is told in lines
 Run = Callable[[argparse.Namespace], int]
@@ -125,6 +128,18 @@ def add_provider(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--provider", choices=PROVIDERS, default="auto", help="where the graphs run (auto)"
     )
+
+
+def open_bundle(bundle: Path, provider: str, drafter: str = "auto") -> "Model":
+    """Load a bundle, with a line where this device is measured first."""
+    import specrt
+    from specrt.console import say
+
+    def show(stage: str, done: int, total: int) -> None:
+        if not done:
+            say(stage)
+
+    return specrt.load(bundle, drafter=drafter, provider=provider, progress=show)
 
 
 def request(args: argparse.Namespace) -> dict[str, Any]:

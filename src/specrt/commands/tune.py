@@ -38,9 +38,9 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from specrt.bench.tuning import Plan, tune
     from specrt.console import progress
     from specrt.runtime.profile import write
+    from specrt.runtime.tuning import Plan, tune
 
     if not args.seconds > 0:
         raise RequestError(f"--seconds must be above 0, not {args.seconds}")

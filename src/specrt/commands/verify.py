@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         to_file = args.json not in (None, "-")
         file = stack.enter_context(writing_file(Path(args.json))) if to_file else None
         check_hashes(args.bundle, manifest.files, up_to=None)
-        model = specrt.load(args.bundle, provider=args.provider)
+        model = specrt.load(args.bundle, provider=args.provider, tune="auto" in names)
         for name in names:
             model.generate([0], drafter=name, max_tokens=1)  # is it there?
         plan = replace(plan, prompts=_fitting(plan.prompts, model, args))
