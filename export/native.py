@@ -1,11 +1,11 @@
 """Weights and nodes for the native kernels, domain `specrt`.
 
-    carried  4-bit GGUF types keep their codes and steps, all else is rounded to 8 bits.
-    int4     as carried, but all else is rounded to 4 bits.
+    carried  GGUF types of 4 and 6 bits keep their codes and steps, all else is rounded to 8 bits.
+    int4     4-bit GGUF types keep theirs, all else is rounded to 4 bits.
     int8     everything in 8 bits.
 
-Q4_0, Q4_1, and in 8 bits Q4_0, Q5_0 and Q8_0, are kept exactly; of Q4_K each step and minimum is
-rounded to float16. runtime/native/packed.h says how they lie in the file; the two change together.
+Q4_0, Q4_1, Q5_0, Q8_0, and in 8 bits Q4_0, are kept exactly; of Q4_K and Q6_K each step and minimum
+is rounded to float16. runtime/native/packed.h says how they lie in the file; the two change together.
 """
 
 import os
@@ -21,16 +21,18 @@ from specrt.export.writer import GraphWriter
 from specrt.runtime.errors import SourceError
 from specrt.runtime.native import DOMAIN
 
-FOUR, FOUR_MINIMUM, EIGHT = range(3)
+FOUR, FOUR_MINIMUM, EIGHT, SIX = range(4)
 PACKED = "native"  # the format of a quantize.Packed whose data is what `pack` gives
 MAGIC, HEADER, MOST = 0x31515053, 64, 6  # most matrices of one constant
 TILE, UNIT, BLOCK = 16, 64, 32
-UNIT_BYTES = {FOUR: 576, FOUR_MINIMUM: 640, EIGHT: 1088}
-ZERO = {FOUR: 8, FOUR_MINIMUM: 0, EIGHT: 128}  # the code of padding, whose steps are 0
-CARRIED = {"Q4_0": FOUR, "Q4_1": FOUR_MINIMUM, "Q4_K": FOUR_MINIMUM}
+RUN = {FOUR: 32, FOUR_MINIMUM: 32, EIGHT: 32, SIX: 16}  # columns of a step
+UNIT_BYTES = {FOUR: 576, FOUR_MINIMUM: 640, EIGHT: 1088, SIX: 896}
+ZERO = {FOUR: 8, FOUR_MINIMUM: 0, EIGHT: 128, SIX: 32}  # the code of padding, whose steps are 0
+FOURS = {"Q4_0": FOUR, "Q4_1": FOUR_MINIMUM, "Q4_K": FOUR_MINIMUM}
+CARRIED = {**FOURS, "Q5_0": SIX, "Q6_K": SIX}
 FORMATS: Mapping[str, tuple[Mapping[str, int], int]] = {  # kinds by GGUF type, and of all others
     "carried": (CARRIED, EIGHT),
-    "int4": (CARRIED, FOUR_MINIMUM),
+    "int4": (FOURS, FOUR_MINIMUM),
     "int8": ({}, EIGHT),
 }
 CHUNK = 1 << 17  # weights in work at a time and thread; they stay in the processor's cache
@@ -39,7 +41,7 @@ ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """Rows of one kind: codes uint8 (rows, cols), steps and minimums float16 (rows, blocks)."""
+    """Rows of one kind: codes uint8 (rows, cols), steps and minimums float16 (rows, runs)."""
 
     kind: int
     codes: np.ndarray
@@ -181,8 +183,13 @@ def _q4_1(blocks: np.ndarray) -> Codes:
 def _q5_0(blocks: np.ndarray) -> Codes:
     """A float16 step, a fifth bit for each of 32 codes, then their low halves."""
     fifth = np.unpackbits(blocks[..., 2:6], axis=-1, bitorder="little").reshape(len(blocks), -1)
-    codes = (_nibbles(blocks[..., 6:]) | fifth << 4) + np.uint8(128 - 16)
-    return Codes(EIGHT, codes, _halves(blocks[..., :2]))
+    codes = (_nibbles(blocks[..., 6:]) | fifth << 4) + np.uint8(32 - 16)
+    return Codes(SIX, codes, np.repeat(_halves(blocks[..., :2]), 2, axis=-1))
+
+
+def _q5_0_wide(blocks: np.ndarray) -> Codes:
+    six = _q5_0(blocks)
+    return Codes(EIGHT, six.codes + np.uint8(128 - 32), six.steps[:, ::2])
 
 
 def _q8_0(blocks: np.ndarray) -> Codes:
@@ -205,6 +212,20 @@ def _q4_k(blocks: np.ndarray) -> Codes:
             (scale[..., None] * steps).astype(np.float16).reshape(rows, -1),
             (least[..., None] * minimums).astype(np.float16).reshape(rows, -1),
         )
+
+
+def _q6_k(blocks: np.ndarray) -> Codes:
+    """Blocks of 256, in two halves of 128: low halves of codes, two high bits of four codes a byte,
+    a signed byte for each step of 16, a float16 scale of the steps."""
+    rows = len(blocks)
+    low, high = blocks[..., :128].reshape(rows, -1, 2, 64), blocks[..., 128:192]
+    low = np.concatenate([low & 15, low >> 4], -1)
+    quarters = [high.reshape(rows, -1, 2, 32) >> place & 3 for place in (0, 2, 4, 6)]
+    codes = (low | np.concatenate(quarters, -1) << 4).reshape(rows, -1)
+    scale = _halves(blocks[..., 208:]).astype(np.float32)
+    with np.errstate(over="ignore"):
+        steps = (scale[..., None] * blocks[..., 192:208].view(np.int8)).astype(np.float16)
+    return Codes(SIX, codes, steps.reshape(rows, -1))
 
 
 def _eight(weights: np.ndarray) -> Codes:
@@ -252,25 +273,34 @@ def _tiles(rows: Codes, units: int) -> np.ndarray:
         return np.pad(values, [(0, end) for end in ends], constant_values=filler)
 
     codes = whole(rows.codes, units * UNIT, ZERO[rows.kind])
+    runs = UNIT // RUN[rows.kind]
     if rows.kind == EIGHT:
         lines = codes.reshape(tiles, TILE, units, 16, 4)
     else:
         pairs = codes.reshape(tiles, TILE, units, 8, 2, 4)
-        lines = pairs[..., 0, :] | pairs[..., 1, :] << 4
+        lines = pairs[..., 0, :] & 15 | pairs[..., 1, :] << 4
+    if rows.kind == SIX:
+        fours = codes.reshape(tiles, TILE, units, runs, 4, 4) >> 4
+        high = np.bitwise_or.reduce(fours << np.arange(0, 8, 2, np.uint8)[:, None], axis=-2)
+        low = lines.reshape(tiles, TILE, units, runs, 2, 4)
+        lines = np.concatenate([low, high[..., None, :]], -2).reshape(tiles, TILE, units, -1, 4)
     parts = [lines.transpose(0, 2, 3, 1, 4).reshape(tiles, units, -1)]
     for values in (rows.steps, rows.minimums):
         if values is not None:
-            half = whole(values, 2 * units).reshape(tiles, TILE, units, 2).transpose(0, 2, 3, 1)
+            of_units = whole(values, runs * units).reshape(tiles, TILE, units, runs)
+            half = of_units.transpose(0, 2, 3, 1)
             parts.append(np.ascontiguousarray(half).view(np.uint8).reshape(tiles, units, -1))
     return np.concatenate(parts, -1)
 
 
-BLOCK_BYTES = {"Q4_0": 18, "Q4_1": 20, "Q5_0": 22, "Q8_0": 34, "Q4_K": 144}
+BLOCK_BYTES = {"Q4_0": 18, "Q4_1": 20, "Q5_0": 22, "Q8_0": 34, "Q4_K": 144, "Q6_K": 210}
 KEPT: Mapping[tuple[str, int], Callable[[np.ndarray], Codes]] = {  # by GGUF type and kind
     ("Q4_0", FOUR): _q4_0,
     ("Q4_0", EIGHT): _q4_0_wide,
     ("Q4_1", FOUR_MINIMUM): _q4_1,
-    ("Q5_0", EIGHT): _q5_0,
+    ("Q5_0", SIX): _q5_0,
+    ("Q5_0", EIGHT): _q5_0_wide,
     ("Q8_0", EIGHT): _q8_0,
     ("Q4_K", FOUR_MINIMUM): _q4_k,
+    ("Q6_K", SIX): _q6_k,
 }

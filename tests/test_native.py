@@ -16,7 +16,7 @@ from specrt.runtime import native
 
 pytestmark = pytest.mark.skipif(native.find() is None, reason="built without a C compiler")
 PATHS = ("portable", "avx2", "avx-vnni", "avx512-vnni", "neon-dot", "neon-i8mm")
-KINDS = ("Q4_0", "Q4_1", "Q8_0", "Q4_K")
+KINDS = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_0", "Q6_K")
 
 
 @pytest.fixture(params=PATHS)
@@ -63,12 +63,13 @@ def run(made: onnxruntime.InferenceSession, x: np.ndarray) -> np.ndarray:
 
 
 def reference(x: np.ndarray, codes: emit.Codes) -> np.ndarray:
-    """x (m, cols) times rows of one kind: each block's integer product exactly, then float32."""
+    """x (m, cols) times rows of one kind: each run's integer product exactly, then float32."""
     rows, cols = codes.codes.shape
-    blocks = -(-cols // 32)
+    blocks, runs = -(-cols // 32), 32 // emit.RUN[codes.kind]
     pad = ((0, 0), (0, blocks * 32 - cols))
-    w = np.pad(codes.codes, pad, constant_values=emit.ZERO[codes.kind]).reshape(rows, blocks, 32)
-    w = w.astype(np.int64) - emit.ZERO[codes.kind]
+    w = np.pad(codes.codes, pad, constant_values=emit.ZERO[codes.kind])
+    w = w.reshape(rows, blocks, runs, -1).astype(np.int64) - emit.ZERO[codes.kind]
+    steps = codes.steps.astype(np.float32)
     a = np.pad(x, pad).reshape(len(x), blocks, 32)
     out = np.zeros((len(x), rows), np.float32)
     one = np.float32(1)
@@ -79,8 +80,9 @@ def reference(x: np.ndarray, codes: emit.Codes) -> np.ndarray:
         q = np.where(finite[..., None], np.rint(a * inverse[..., None]), 0).astype(np.int64)
         scale = np.where(finite, top * (one / np.float32(127)), np.float32(np.nan))
         for b in range(blocks):
-            exact = (q[:, b] @ w[:, b].T).astype(np.float32)
-            out += exact * (codes.steps[:, b].astype(np.float32) * scale[:, b, None])
+            for run, part in enumerate(np.split(q[:, b], runs, axis=1)):
+                exact = (part @ w[:, b, run].T).astype(np.float32)
+                out += exact * (steps[:, b * runs + run] * scale[:, b, None])
             if codes.minimums is not None:
                 sums = scale[:, b] * q[:, b].sum(-1).astype(np.float32)
                 out -= codes.minimums[:, b].astype(np.float32) * sums[:, None]
@@ -125,7 +127,7 @@ def test_extreme_activations_are_exact_and_stay_in_their_row(
 def test_kinds_side_by_side_with_a_bias_are_their_own_products(
     path: str, threads: int, tmp_path: Path
 ) -> None:
-    tensors = [tensor(500, 256, kind, i) for i, kind in enumerate(("Q4_K", "Q4_0", "Q8_0"))]
+    tensors = [tensor(500, 256, kind, i) for i, kind in enumerate(("Q4_K", "Q6_K", "Q8_0"))]
     x = np.random.default_rng(4).standard_normal((9, 256)).astype(np.float32)
     bias = np.arange(1500, dtype=np.float32)
     parts = [reference(x, emit._codes(t, 0, 500)) for t in tensors]
@@ -133,7 +135,7 @@ def test_kinds_side_by_side_with_a_bias_are_their_own_products(
     assert np.array_equal(got, np.concatenate(parts, 1) + bias)
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q5_0"])
 def test_a_look_up_is_what_gguf_decodes(kind: str, tmp_path: Path) -> None:
     table = tensor(50, 96, kind)
     with GraphWriter(tmp_path) as graph:

@@ -28,7 +28,7 @@ def held(tensor: Tensor, kind: int) -> np.ndarray:
     """The weights that the codes of this kind stand for, (rows, cols) float32."""
     codes = native._codes(tensor, 0, ROWS, kind)
     assert codes.kind == kind
-    blocks = codes.codes.astype(np.float32).reshape(ROWS, -1, native.BLOCK) - native.ZERO[kind]
+    blocks = codes.codes.astype(np.float32).reshape(ROWS, -1, native.RUN[kind]) - native.ZERO[kind]
     weights = blocks * codes.steps[..., None].astype(np.float32)
     if codes.minimums is not None:
         weights -= codes.minimums[..., None].astype(np.float32)
@@ -46,6 +46,8 @@ def error(found: np.ndarray, wanted: np.ndarray) -> float:
         ("Q4_0", "carried", native.FOUR),
         ("Q4_1", "carried", native.FOUR_MINIMUM),
         ("Q4_K", "carried", native.FOUR_MINIMUM),
+        ("Q5_0", "carried", native.SIX),
+        ("Q6_K", "carried", native.SIX),
         ("Q5_K", "carried", native.EIGHT),
         ("F32", "carried", native.EIGHT),
         ("Q4_0", "int4", native.FOUR),
@@ -65,6 +67,7 @@ def test_a_format_has_its_bits_for_every_type(stored, format, kind):
         ("Q4_0", native.FOUR),
         ("Q4_1", native.FOUR_MINIMUM),
         ("Q4_0", native.EIGHT),
+        ("Q5_0", native.SIX),
         ("Q5_0", native.EIGHT),
         ("Q8_0", native.EIGHT),
     ],
@@ -74,9 +77,10 @@ def test_some_types_are_kept_exactly(stored, kind):
     assert np.array_equal(held(made, kind), decode(made.raw, stored))
 
 
-def test_of_q4_k_the_steps_alone_are_rounded():
-    made = tensor("Q4_K")  # 2^-11 of each step and minimum at most, a third of it on average
-    assert error(held(made, native.FOUR_MINIMUM), decode(made.raw, "Q4_K")) < 2**-11
+@pytest.mark.parametrize(("stored", "kind"), [("Q4_K", native.FOUR_MINIMUM), ("Q6_K", native.SIX)])
+def test_of_k_types_the_steps_alone_are_rounded(stored, kind):
+    made = tensor(stored)  # 2^-11 of each step and minimum at most, a third of it on average
+    assert error(held(made, kind), decode(made.raw, stored)) < 2**-11
 
 
 @pytest.mark.parametrize("stored", ["F32", "Q4_1", "Q5_1", "Q5_K", "Q6_K", "IQ4_NL"])

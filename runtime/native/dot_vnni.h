@@ -6,7 +6,9 @@
 
 INLINE void dot(const uint8_t *lines, const int8_t *x, const int32_t *start, int kind, int rows,
                 Ints *sums) {
-  const int count = kind == EIGHT ? 8 : 4;
+  const int count = kind == EIGHT ? 8 : kind == SIX ? 2 : 4;
+  const Ints high = kind == SIX ? i_load(lines + 128) : i_all(0);
+  if (kind == SIX) prefetch(lines + 128);
 #pragma GCC unroll 16
   for (int m = 0; m < rows; m++) sums[m] = i_all(kind == FOUR_MINIMUM ? 0 : start[m]);
 #pragma GCC unroll UNROLL
@@ -18,12 +20,15 @@ INLINE void dot(const uint8_t *lines, const int8_t *x, const int32_t *start, int
       for (int m = 0; m < rows; m++)
         sums[m] = i_dot(sums[m], line, i_four(x + m * BLOCK + 4 * j));
     } else {
+      Ints first = i_low(line), second = i_high(line);
+      if (kind == SIX) first = i_with_bits(first, high, 2 * j);
+      if (kind == SIX) second = i_with_bits(second, high, 2 * j + 1);
 #pragma GCC unroll 16
       for (int m = 0; m < rows; m++)
-        sums[m] = i_dot(sums[m], i_low(line), i_four(x + m * BLOCK + 8 * j));
+        sums[m] = i_dot(sums[m], first, i_four(x + m * BLOCK + 8 * j));
 #pragma GCC unroll 16
       for (int m = 0; m < rows; m++)
-        sums[m] = i_dot(sums[m], i_high(line), i_four(x + m * BLOCK + 8 * j + 4));
+        sums[m] = i_dot(sums[m], second, i_four(x + m * BLOCK + 8 * j + 4));
     }
   }
 }

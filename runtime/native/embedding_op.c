@@ -12,27 +12,29 @@ typedef struct {
 } Lookup;
 
 static int code_at(const uint8_t *lines, int kind, int row, int column) {
-  if (kind == EIGHT) return lines[column / 4 * 64 + 4 * row + column % 4];
-  int byte = lines[column / 8 * 64 + 4 * row + column % 4];
-  return column / 4 % 2 ? byte >> 4 : byte & 15;
+  const uint8_t *word = lines + 4 * row + column % 4;
+  if (kind == EIGHT) return word[column / 4 * 64];
+  int low = word[column / 8 * 64] >> column / 4 % 2 * 4 & 15;
+  return kind == SIX ? low | (word[128] >> column / 4 * 2 & 3) << 4 : low;
 }
 
 static void read_row(const Packed *table, int64_t id, float *out) {
   const Matrix *matrix = table->matrices;
   const int kind = matrix->kind, row = (int)(id % TILE);
-  const int codes = kind == EIGHT ? EIGHT_CODES : FOUR_CODES, zero = kind == EIGHT ? 128 : 8;
+  const int columns = run_columns(kind), runs = UNIT / columns;
+  const int zero = kind == FOUR_MINIMUM ? 0 : zero_code(kind);
   size_t bytes = unit_bytes(kind);
   const uint8_t *tile = matrix->tiles + (size_t)(id / TILE) * (size_t)table->units * bytes;
-  for (int b = 0; b * BLOCK < table->cols; b++) {
-    const uint8_t *unit = tile + (size_t)(b / 2) * bytes;
-    const uint8_t *lines = unit + (b & 1) * codes / 2, *scales = unit + codes + (b & 1) * 2 * TILE;
+  for (int r = 0; r * columns < table->cols; r++) {
+    const uint8_t *unit = tile + (size_t)(r / runs) * bytes;
+    const uint8_t *scales = unit + code_bytes(kind) + r % runs * 2 * TILE;
     float scale = half_at(scales, row);
     float minimum = kind == FOUR_MINIMUM ? half_at(scales + SCALES, row) : 0.0f;
-    int left = table->cols - b * BLOCK, n = left < BLOCK ? left : BLOCK;
+    int left = table->cols - r * columns, n = left < columns ? left : columns;
     for (int i = 0; i < n; i++) {
-      int code = code_at(lines, kind, row, i);
-      float value = (float)(kind == FOUR_MINIMUM ? code : code - zero) * scale;
-      out[b * BLOCK + i] = kind == FOUR_MINIMUM ? value - minimum : value;
+      int code = code_at(unit + r % runs * run_bytes(kind), kind, row, i);
+      float value = (float)(code - zero) * scale;
+      out[r * columns + i] = kind == FOUR_MINIMUM ? value - minimum : value;
     }
   }
 }

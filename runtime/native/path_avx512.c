@@ -36,6 +36,15 @@ INLINE Ints i_four(const int8_t *x) { /* four bytes, again and again */
 }
 INLINE Ints i_low(Ints v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
 INLINE Ints i_high(Ints v) { return i_low(_mm512_srli_epi16(v, 4)); }
+/* Low halves of codes with bits 2 * place and 2 * place + 1 of `high` above them. */
+INLINE Ints i_with_bits(Ints low, Ints high, int place) {
+  const Ints bits = _mm512_set1_epi8(0x30);
+  Ints shifted = place == 0   ? _mm512_slli_epi16(high, 4)
+                 : place == 1 ? _mm512_slli_epi16(high, 2)
+                 : place == 2 ? high
+                              : _mm512_srli_epi16(high, 2);
+  return _mm512_or_si512(low, _mm512_and_si512(shifted, bits));
+}
 INLINE Ints i_dot(Ints sums, Ints codes, Ints x) { return _mm512_dpbusd_epi32(sums, codes, x); }
 
 #include "dot_vnni.h"

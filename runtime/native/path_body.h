@@ -5,9 +5,9 @@
  * 16 / PARTS floats or int32; v_load, v_store, v_load_half, v_store_half (float16), v_all, v_add,
  * v_sub, v_mul, v_float (of Ints); and `dot`:
  *
- *   dot(lines, x, start, kind, rows, sums): sums[m] = the product of row m of x, block of 32, with a
- *   block's weights less their zero code. lines: the part's bytes of the block's lines, 64 apart,
- *   each to be prefetched.
+ *   dot(lines, x, start, kind, rows, sums): sums[m] = the product of row m of x, rows 32 apart, with
+ *   a run's weights less their zero code. lines: the part's bytes of the run's lines, 64 apart, each
+ *   to be prefetched.
  *   start[m] is what the zero code makes of x[m], for those who multiply the codes as they are.
  *
  * After it stands the path's value, PATH(name).
@@ -51,7 +51,7 @@ INLINE V16 v16_add_scaled(V16 acc, V16 x, float scale) {
 
 #include "attend.h"
 
-static void round_block(const float *x, int8_t *codes, float *scale, int32_t *sum) {
+static void round_block(const float *x, int8_t *codes, float *scale, int32_t sums[2]) {
   const float shift = 12582912.0f; /* adding it rounds to the nearest, ties to even */
   uint32_t largest = 0;            /* bits of a magnitude order as the magnitudes do */
   for (int i = 0; i < BLOCK; i++) {
@@ -60,7 +60,7 @@ static void round_block(const float *x, int8_t *codes, float *scale, int32_t *su
     bits &= 0x7fffffffu;
     largest = bits > largest ? bits : largest;
   }
-  *sum = 0;
+  sums[0] = sums[1] = 0;
   if (largest >= 0x7f800000u) {
     memset(codes, 0, BLOCK);
     *scale = NAN;
@@ -69,22 +69,24 @@ static void round_block(const float *x, int8_t *codes, float *scale, int32_t *su
   float magnitude;
   memcpy(&magnitude, &largest, 4);
   float inverse = magnitude > 1e-30f ? 127.0f / magnitude : 0.0f;
-  int32_t total = 0;
-  for (int i = 0; i < BLOCK; i++) {
-    float shifted = x[i] * inverse + shift;
-    int32_t bits; /* of the integer, in the last of a float's of this size */
-    memcpy(&bits, &shifted, 4);
-    bits -= 0x4b400000;
-    codes[i] = (int8_t)bits;
-    total += bits;
+  for (int half = 0; half < 2; half++) {
+    int32_t total = 0;
+    for (int i = half * BLOCK / 2; i < (half + 1) * BLOCK / 2; i++) {
+      float shifted = x[i] * inverse + shift;
+      int32_t bits; /* of the integer, in the last of a float's of this size */
+      memcpy(&bits, &shifted, 4);
+      bits -= 0x4b400000;
+      codes[i] = (int8_t)bits;
+      total += bits;
+    }
+    sums[half] = total;
   }
-  *sum = total;
   *scale = magnitude * (1.0f / 127.0f);
 }
 
 INLINE void tile(const uint8_t *unit, int units, const Group *group, float *out, int kind,
                  int rows) {
-  const int codes = (kind == EIGHT ? EIGHT_CODES : FOUR_CODES) / 2; /* bytes a block */
+  const int columns = run_columns(kind), runs = BLOCK / columns; /* of a block */
   const int8_t *x = group->codes;
   const float *scale = group->scales, *sum = group->sums;
   const int32_t *start = group->start[kind];
@@ -94,14 +96,15 @@ INLINE void tile(const uint8_t *unit, int units, const Group *group, float *out,
 #pragma GCC unroll 16
     for (int m = 0; m < rows; m++) total[p][m] = v_all(0.0f);
   for (int u = 0; u < units; u++, unit += unit_bytes(kind)) {
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; half++) {
-      const uint8_t *lines = unit + half * codes, *steps = unit + 2 * codes + half * 2 * TILE;
+#pragma GCC unroll 4
+    for (int run = 0; run < 2 * runs; run++) {
+      const uint8_t *lines = unit + run * run_bytes(kind);
+      const uint8_t *steps = unit + code_bytes(kind) + run * 2 * TILE;
 #pragma GCC unroll 4
       for (int p = 0; p < PARTS; p++) {
         Ints sums[GROUP];
-        dot(lines + 4 * WIDTH * p, x, start, kind, rows, sums);
-        if (!half && !p) prefetch(steps);
+        dot(lines + 4 * WIDTH * p, x + run % runs * columns, start, kind, rows, sums);
+        if (run % 2 == 0 && !p) prefetch(steps);
         Vector step = v_load_half(steps + 2 * WIDTH * p);
 #pragma GCC unroll 16
         for (int m = 0; m < rows; m++) {
@@ -109,17 +112,18 @@ INLINE void tile(const uint8_t *unit, int units, const Group *group, float *out,
           total[p][m] = v_add(total[p][m], v_mul(v_float(sums[m]), both));
         }
         if (kind == FOUR_MINIMUM) {
-          if (half && !p) prefetch(steps + SCALES);
+          if (run && !p) prefetch(steps + SCALES);
           Vector minimum = v_load_half(steps + SCALES + 2 * WIDTH * p);
 #pragma GCC unroll 16
           for (int m = 0; m < rows; m++)
             total[p][m] = v_sub(total[p][m], v_mul(minimum, v_all(sum[m])));
         }
       }
-      x += rows * BLOCK;
+      start += rows;
+      if (run % runs != runs - 1) continue;
+      x += rows * BLOCK; /* the next block's */
       scale += rows;
       sum += rows;
-      start += rows;
     }
   }
 #pragma GCC unroll 4
@@ -149,7 +153,7 @@ INLINE void tile(const uint8_t *unit, int units, const Group *group, float *out,
 #define TILES(KIND) TILES_1_TO_4(KIND) TILES_5_TO_8(KIND) TILES_9_TO_12(KIND)
 #define NAMES(KIND) {NULL, NAMES_1_TO_4(KIND), NAMES_5_TO_8(KIND), NAMES_9_TO_12(KIND)}
 #endif
-TILES(FOUR) TILES(FOUR_MINIMUM) TILES(EIGHT)
+TILES(FOUR) TILES(FOUR_MINIMUM) TILES(EIGHT) TILES(SIX)
 
 static void gate(const float *g, const float *up, float *out, int n, int activation) {
   gate_row(g, up, out, n, activation);
@@ -162,8 +166,8 @@ static void norm(const float *x, const float *update, const float *weight, float
 
 #define PATH(NAME) \
   { \
-    .name = NAME, .group = GROUP, .tile = {NAMES(FOUR), NAMES(FOUR_MINIMUM), NAMES(EIGHT)}, \
-    .round = round_block, .gate = gate, .norm = norm, .append = append, .attend = attend, \
+    .name = NAME, .group = GROUP, \
+    .tile = {NAMES(FOUR), NAMES(FOUR_MINIMUM), NAMES(EIGHT), NAMES(SIX)}, .round = round_block, .gate = gate, .norm = norm, .append = append, .attend = attend, \
   }
 
 #endif

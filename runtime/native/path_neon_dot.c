@@ -1,4 +1,4 @@
-/* NEON with dot products: signed x signed bytes. Codes of 4 bits are as good signed; those of 8 bits
+/* NEON with dot products: signed x signed bytes. Codes of 4 and 6 bits are as good signed; those of 8 bits
  * lose their zero code, 128, before.
  */
 #include "path.h"
@@ -13,9 +13,9 @@
 INLINE void dot(const uint8_t *lines, const int8_t *x, const int32_t *start, int kind, int rows,
                 Ints *sums) {
 #pragma GCC unroll 8
-  for (int m = 0; m < rows; m++) sums[m] = vdupq_n_s32(kind == FOUR ? start[m] : 0);
+  for (int m = 0; m < rows; m++) sums[m] = vdupq_n_s32(kind == FOUR || kind == SIX ? start[m] : 0);
 #pragma GCC unroll 2
-  for (int step = 0; step < BLOCK / COLUMNS; step++) {
+  for (int step = 0; step < run_columns(kind) / COLUMNS; step++) {
     uint8x16_t codes[4];
     int8x16_t weights[4];
     read_codes(lines, kind, step, codes);

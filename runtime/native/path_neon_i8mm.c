@@ -32,7 +32,7 @@ INLINE void dot(const uint8_t *lines, const int8_t *x, const int32_t *start, int
 #pragma GCC unroll 8
   for (int m = 0; m < rows; m++) square[m] = vdupq_n_s32(0);
 #pragma GCC unroll 2
-  for (int step = 0; step < BLOCK / COLUMNS; step++) {
+  for (int step = 0; step < run_columns(kind) / COLUMNS; step++) {
     uint8x16_t codes[4], pairs[4];
     read_codes(lines, kind, step, codes);
     pair_rows(codes, pairs);

@@ -11,14 +11,15 @@ void *make_panel(Panel *panel, int rows, const Packed *weights, int normed) {
   panel->extra = rows % groups;
   size_t n = (size_t)rows * (size_t)panel->blocks;
   size_t floats = normed ? (size_t)rows * (size_t)weights->cols : 0;
-  float *memory = malloc(n * (BLOCK + 4 * sizeof(float)) + floats * sizeof(float));
+  float *memory = malloc(n * (BLOCK + 6 * sizeof(float)) + floats * sizeof(float));
   if (!memory) return NULL;
   panel->scales = memory;
   panel->sums = memory + n;
   panel->starts_four = (int32_t *)(memory + 2 * n);
   panel->starts_eight = (int32_t *)(memory + 3 * n);
-  panel->normed = memory + 4 * n;
-  panel->codes = (int8_t *)(memory + 4 * n + floats);
+  panel->starts_six = (int32_t *)(memory + 4 * n);
+  panel->normed = memory + 6 * n;
+  panel->codes = (int8_t *)(memory + 6 * n + floats);
   return memory;
 }
 
@@ -35,11 +36,14 @@ void round_into(const Panel *panel, Span at, int row, int block, const float *x,
   }
   size_t first = (size_t)at.first * (size_t)panel->blocks;
   size_t i = first + (size_t)block * (size_t)at.rows + (size_t)row;
-  int32_t sum;
-  path()->round(x, panel->codes + i * BLOCK, panel->scales + i, &sum);
+  int32_t halves[2];
+  path()->round(x, panel->codes + i * BLOCK, panel->scales + i, halves);
+  int32_t sum = halves[0] + halves[1], *six = panel->starts_six + first + i - (size_t)row;
   panel->sums[i] = panel->scales[i] * (float)sum;
-  panel->starts_four[i] = -8 * sum;
-  panel->starts_eight[i] = -128 * sum;
+  panel->starts_four[i] = -zero_code(FOUR) * sum;
+  panel->starts_eight[i] = -zero_code(EIGHT) * sum;
+  for (int half = 0; half < 2; half++)
+    six[(block + half) * at.rows + row] = -zero_code(SIX) * halves[half];
 }
 
 typedef struct {
@@ -79,7 +83,7 @@ void multiply_tile(const Panel *panel, const Matrix *matrix, int tile, Span at, 
       .codes = panel->codes + first * BLOCK,
       .scales = panel->scales + first,
       .sums = panel->sums + first,
-      .start = {four, four, eight},
+      .start = {four, four, eight, panel->starts_six + 2 * first},
   };
   path()->tile[matrix->kind][at.rows](matrix->tiles + (size_t)tile * bytes, units, &group, out);
 }

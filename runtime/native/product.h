@@ -21,7 +21,7 @@ typedef struct {
   int rows, cols, blocks, groups, base, extra;
   int8_t *codes;
   float *scales, *sums;
-  int32_t *starts_four, *starts_eight;
+  int32_t *starts_four, *starts_eight, *starts_six;
   float *normed; /* (rows, cols), where rows are normed first */
 } Panel;
 

@@ -30,5 +30,14 @@ INLINE Ints i_four(const int8_t *x) { /* four bytes, again and again */
 }
 INLINE Ints i_low(Ints v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
 INLINE Ints i_high(Ints v) { return i_low(_mm256_srli_epi16(v, 4)); }
+/* Low halves of codes with bits 2 * place and 2 * place + 1 of `high` above them. */
+INLINE Ints i_with_bits(Ints low, Ints high, int place) {
+  const Ints bits = _mm256_set1_epi8(0x30);
+  Ints shifted = place == 0   ? _mm256_slli_epi16(high, 4)
+                 : place == 1 ? _mm256_slli_epi16(high, 2)
+                 : place == 2 ? high
+                              : _mm256_srli_epi16(high, 2);
+  return _mm256_or_si256(low, _mm256_and_si256(shifted, bits));
+}
 
 #endif
