@@ -1,0 +1,183 @@
+"""Peers and specrt take turns: a round of specrt's runs, then a process of each peer, and again.
+
+A peer is given the very token ids that specrt reads, and writes as many tokens as specrt's plain
+decoding wrote for them. What it tells becomes a record like specrt's own, so one summary serves
+both; what no peer tells is left at nothing.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice, pairwise
+from typing import Any, Protocol
+
+from tokenizers import Tokenizer
+
+from specrt.bench.latency import BASELINE, Plan, of_steps
+from specrt.bench.peers.known import Entrant
+from specrt.bench.peers.process import Outcome, run_worker
+from specrt.runtime.text import TextStream
+from specrt.runtime.trace import Step, Trace
+
+SPARE = 64  # entries of a cache beyond the longest prompt with its answer
+
+Record = dict[str, Any]
+Run = Callable[[str, Mapping[str, Any]], Outcome]  # python, job -> outcome
+
+
+class Model(Protocol):
+    """What is asked of the bundle that peers are compared with."""
+
+    tokenizer: Tokenizer
+
+    def prompt_ids(
+        self, prompt: None = None, messages: Sequence[Mapping[str, Any]] | None = None
+    ) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question of a round: its token ids, and how many tokens are to be written."""
+
+    id: str
+    kind: str
+    ids: tuple[int, ...]
+    count: int
+
+
+def take_turns(
+    own: Iterator[Record],
+    plan: Plan,
+    model: Model,
+    entrants: Sequence[Entrant],
+    threads: int,
+    run: Run = run_worker,
+) -> Iterator[Record]:
+    """specrt's own records with the peers' between its rounds. A peer whose process fails has an
+    error in each record of that round, and is not started again."""
+    left = list(entrants)
+    for repeat in range(plan.repeat):
+        plain: dict[str, Record] = {}
+        for record in islice(own, plan.runs // plan.repeat):
+            if record["drafter"] == BASELINE:
+                plain[record["prompt"]] = record
+            yield record
+        asked = questions(plan, plain, model) if left else []
+        for entrant in left[:]:
+            outcome = run(entrant.python, job(entrant, asked, threads))
+            yield from records(entrant, asked, repeat, outcome, model.tokenizer)
+            if outcome.error:
+                left.remove(entrant)
+        left = left[1:] + left[:1]  # none always runs first
+
+
+def questions(plan: Plan, plain: Mapping[str, Record], model: Model) -> list[Asked]:
+    """What specrt was asked in a round. plain: its plain records by question."""
+    asked, by_prompt = [], iter(plain.values())
+    for prompt in plan.prompts:
+        messages: list[dict[str, str]] = []
+        for says in prompt.turns:
+            record = next(by_prompt)
+            messages = [*messages, {"role": "user", "content": says}]
+            count = record.get("tokens") or prompt.max_tokens or plan.max_tokens
+            ids = model.prompt_ids(messages=messages)
+            asked.append(Asked(record["prompt"], record["kind"], ids, count))
+            messages = [*messages, {"role": "assistant", "content": record["text"]}]
+    return asked
+
+
+def job(entrant: Entrant, asked: Sequence[Asked], threads: int) -> dict[str, Any]:
+    """What worker.py reads."""
+    return {
+        "engine": str(entrant.peer.engine),
+        "module": entrant.peer.module,
+        "mode": entrant.mode,
+        "program": entrant.program,
+        "model": str(entrant.model),
+        "draft": str(entrant.draft) if entrant.draft else None,
+        "threads": threads,
+        "context": max(len(a.ids) + a.count for a in asked) + SPARE,
+        "prompts": [{"id": a.id, "ids": a.ids, "count": a.count} for a in asked],
+    }
+
+
+def records(
+    entrant: Entrant, asked: Sequence[Asked], repeat: int, outcome: Outcome, tokenizer: Tokenizer
+) -> Iterator[Record]:
+    """A record for each question, of an answer or an error."""
+    answers = {told.get("id"): told for told in outcome.told}
+    loaded = next((told for told in outcome.told if "load_s" in told), {})
+    missing = {"error": outcome.error or "it gave no answer"}
+    for question in asked:
+        told = answers.get(question.id, missing)
+        yield {
+            "prompt": question.id,
+            "kind": question.kind,
+            "repeat": repeat,
+            "drafter": entrant.name,
+            **_answer(told, entrant.name, question, tokenizer),
+            "model": entrant.model.name,
+            "version": loaded.get("version", ""),
+            "import_s": loaded.get("import_s"),
+            "load_s": loaded.get("load_s"),
+        }
+
+
+def _answer(
+    told: Mapping[str, Any], name: str, question: Asked, tokenizer: Tokenizer
+) -> dict[str, Any]:
+    """The figures of an answer, as specrt has them of its own."""
+    failed = partial(dict, wall_s=told.get("wall_s"), peak_rss_mb=told.get("peak_rss_mb"))
+    if "error" in told:
+        return failed(finish_reason="error", error=str(told["error"]), text="")
+    try:
+        steps = _steps(told["blocks"], told["times"], question.count)
+        wall_s, drafted, accepted = (
+            float(told["wall_s"]),
+            int(told.get("drafted", 0)),
+            int(told.get("accepted", 0)),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        why = f"it gave an answer that cannot be read: {type(error).__name__}: {error}"
+        return failed(finish_reason="error", error=why, text="")
+    trace = Trace(len(question.ids), name, steps=steps)
+    summary = trace.summary()
+    answer_s = summary["ttft_s"] + summary["decode_s"]
+    text = TextStream(tokenizer)
+    return {
+        **summary,
+        "choices": {},
+        "drafted": drafted,
+        "accepted": accepted,
+        "acceptance_rate": accepted / drafted if drafted else 0.0,
+        "wall_s": wall_s,
+        "peak_rss_mb": told.get("peak_rss_mb"),
+        "answer_s": answer_s,
+        "answer_tokens_per_s": summary["tokens"] / answer_s if answer_s else 0.0,
+        "prompt_s": summary["ttft_s"],
+        "overhead_s": wall_s - answer_s,
+        "energy_j": None,
+        **of_steps(steps),
+        "rows": {},  # their costs are not specrt's
+        "identical": None,
+        "example": None,
+        "text": text.push(token for step in steps for token in step.emitted) + text.finish(),
+        "error": None,
+    }
+
+
+def _steps(blocks: Sequence[Sequence[int]], times: Sequence[float], count: int) -> list[Step]:
+    """A step for each run of the model, to the token that was the last one asked for."""
+    if len(blocks) != len(times):
+        raise ValueError(f"{len(blocks)} blocks of tokens and {len(times)} times")
+    steps: list[Step] = []
+    for block, (before, now) in zip(blocks, pairwise([0.0, *times]), strict=True):
+        if room := count - sum(len(step.emitted) for step in steps):
+            first = not steps  # its time is the prompt's
+            seconds = (0.0, 0.0 if first else float(now - before), 0.0)
+            emitted = tuple(int(token) for token in block[:room])
+            prefill_s = float(now) if first else 0.0
+            steps.append(Step(emitted, 0, 0, 0, seconds, prefill_s=prefill_s))
+    if not steps:
+        raise ValueError("no token")
+    return steps
