@@ -1,6 +1,7 @@
 """Under what circumstances something was measured: versions, processor, threads, commit."""
 
 import importlib.metadata
+import os
 import platform
 import subprocess
 from pathlib import Path
@@ -13,8 +14,9 @@ import tokenizers
 from specrt.runtime.providers import physical_cores
 
 
-def environment() -> dict[str, Any]:
-    """What a reader needs to judge a figure, as a JSON object."""
+def environment(threads: int | None = None) -> dict[str, Any]:
+    """What a reader needs to judge a figure, as a JSON object. threads: of each graph, where they
+    are not one per physical core."""
     return {
         "specrt": importlib.metadata.version("specrt"),
         "commit": commit(Path(__file__).parents[1]),
@@ -24,7 +26,9 @@ def environment() -> dict[str, Any]:
         "tokenizers": tokenizers.__version__,
         "platform": platform.platform(),
         "cpu": _cpu(),
-        "threads": physical_cores(),
+        "cores": os.cpu_count(),
+        "memory_mb": _memory_mb(),
+        "threads": threads or physical_cores(),
     }
 
 
@@ -66,3 +70,11 @@ def _cpu() -> str:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
+
+
+def _memory_mb() -> float | None:
+    """What the machine has, in MB (10^6 bytes); None where nothing tells."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e6
+    except (AttributeError, OSError, ValueError):  # Windows
+        return None

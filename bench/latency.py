@@ -2,13 +2,17 @@
 
 The baseline is the same loop without a drafter. It is always run, and every drafter's text is
 compared with the baseline's of the same prompt and round. Each run gives one record (a JSON
-object); a run that fails gives one too.
+object); a run that fails gives one too. Where a question has several turns, all methods are asked
+each of them after the same conversation: the baseline's answers stand between them.
 """
 
 import hashlib
+import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -17,18 +21,23 @@ from typing import Any, Protocol
 import numpy as np
 
 import specrt
+from specrt.bench.curve import curve
+from specrt.bench.energy import Meter, find
 from specrt.bench.environment import environment, peak_rss_mb
-from specrt.bench.report import summarise
+from specrt.bench.report import percentiles, summarise
 from specrt.bench.suite import KINDS, Prompt, load_suites
-from specrt.runtime.bundle import MANIFEST
+from specrt.runtime.bundle import MANIFEST, read_manifest
 from specrt.runtime.errors import RequestError, SpecrtError
+from specrt.runtime.profile import Profile, read
+from specrt.runtime.providers import choose
 
 BASELINE = "none"
 WARMUP_TOKENS = 16
 OTHER_PROMPT = (0,)  # token ids of a text that shares no prefix worth keeping with a prompt
 OTHER_TOKENS = 4  # enough for a draft model to read it too
-FORMAT = 1
+FORMAT = 2
 
+Messages = Sequence[dict[str, str]]
 Record = dict[str, Any]
 
 
@@ -39,7 +48,7 @@ class Model(Protocol):
         self,
         prompt: Sequence[int] | None = None,
         *,
-        messages: Sequence[dict[str, str]] | None = None,
+        messages: Messages | None = None,
         drafter: str,
         max_tokens: int,
         temperature: float,
@@ -70,18 +79,54 @@ class Plan:
         return tuple(dict.fromkeys((BASELINE, *self.drafters)))
 
     @property
+    def kinds(self) -> tuple[str, ...]:
+        """The sorts of work, each once."""
+        return tuple(dict.fromkeys(prompt.kind for prompt in self.prompts))
+
+    @property
+    def examples(self) -> frozenset[str]:
+        """The first prompt of each kind of work."""
+        return frozenset({prompt.kind: prompt.id for prompt in reversed(self.prompts)}.values())
+
+    @property
     def runs(self) -> int:
         """How many records it will give."""
-        return len(self.prompts) * len(self.methods) * self.repeat
+        return sum(len(prompt.turns) for prompt in self.prompts) * len(self.methods) * self.repeat
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A turn of a prompt, as it is asked. example: its runs are kept step by step."""
+
+    id: str
+    kind: str
+    messages: Messages
+    max_tokens: int
+    repeat: int
+    example: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One request as its caller saw it; result is None where it failed."""
+    """One request as its caller saw it; result is None where it failed. joules: None where the
+    machine does not tell."""
 
     result: Any
     wall_s: float
+    joules: float | None = None
     error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """Under which a plan was run. command: the words that were typed. date: when it began."""
+
+    bundle: Path
+    load_s: float
+    meter: Meter | None = None
+    profile: Profile | None = None
+    command: Sequence[str] = ()
+    date: str = ""
 
 
 def run(
@@ -97,42 +142,68 @@ def run(
 ) -> dict[str, Any]:
     """Load the bundle, run everything, and return the document: records, summary, circumstances."""
     plan = Plan(load_suites(suites), tuple(drafters), repeat, max_tokens, temperature, seed)
+    model, around = begin(bundle, provider)
+    return document(around, plan, list(measure(model, plan, around.meter)))
+
+
+def begin(bundle: str | Path, provider: str) -> tuple[Model, Circumstances]:
+    """Load the bundle, and note when, how long it took, and what is known of this device."""
+    folder = Path(bundle)
+    date = datetime.now(UTC).isoformat(timespec="seconds")
     start = perf_counter()
     model = specrt.load(bundle, provider=provider)
     load_s = perf_counter() - start
-    return document(bundle, plan, list(measure(model, plan)), load_s)
+    profile = read(folder, choose(provider, read_manifest(folder).flavour).provider)
+    return model, Circumstances(folder, load_s, find(), profile, sys.argv, date)
 
 
-def measure(model: Model, plan: Plan) -> Iterator[Record]:
+def measure(model: Model, plan: Plan, meter: Meter | None = None) -> Iterator[Record]:
     """Warm up, then yield a record for each run; the methods take turns at going first."""
-    methods = plan.methods
+    methods, ask = plan.methods, partial(_attempt, model, plan, meter)
+    warm_up = Question("", "", plan.prompts[0].messages, WARMUP_TOKENS, 0)
     for method in methods:
-        warm_up = _attempt(model, plan, plan.prompts[0], method, WARMUP_TOKENS)
-        if isinstance(warm_up.error, SpecrtError):  # wrong use, as an unknown drafter
-            raise warm_up.error
-        if warm_up.error and method == BASELINE:  # nothing to compare with
-            raise warm_up.error
-    for turn in range(plan.repeat):
+        error = ask(warm_up, method).error
+        if isinstance(error, SpecrtError):  # wrong use, as an unknown drafter
+            raise error
+        if error and method == BASELINE:  # nothing to compare with
+            raise error
+    for repeat in range(plan.repeat):
         for index, prompt in enumerate(plan.prompts):
-            first = (turn + index) % len(methods)
-            runs = {
-                method: _attempt(model, plan, prompt, method, prompt.max_tokens or plan.max_tokens)
-                for method in methods[first:] + methods[:first]
-            }
-            for method in methods:
-                yield _record(plan, prompt, method, turn, runs)
+            yield from _converse(ask, plan, prompt, repeat, index)
 
 
-def document(
-    bundle: str | Path, plan: Plan, records: Sequence[Record], load_s: float
-) -> dict[str, Any]:
+def _converse(
+    ask: Callable[[Question, str], Run], plan: Plan, prompt: Prompt, repeat: int, index: int
+) -> Iterator[Record]:
+    """Ask the prompt's turns one after another, each of all methods."""
+    methods, messages = plan.methods, list[dict[str, str]]()
+    for turn, says in enumerate(prompt.turns):
+        messages = [*messages, {"role": "user", "content": says}]
+        question = Question(
+            id=f"{prompt.id}, turn {turn + 1}" if turn else prompt.id,
+            kind=prompt.kind,
+            messages=messages,
+            max_tokens=prompt.max_tokens or plan.max_tokens,
+            repeat=repeat,
+            example=prompt.id in plan.examples and repeat == turn == 0,
+        )
+        first = (repeat + index + turn) % len(methods)
+        runs = {method: ask(question, method) for method in methods[first:] + methods[:first]}
+        for method in methods:
+            yield _record(plan, question, method, runs)
+        plain = runs[BASELINE].result
+        messages = [*messages, {"role": "assistant", "content": plain.text if plain else ""}]
+
+
+def document(around: Circumstances, plan: Plan, records: Sequence[Record]) -> dict[str, Any]:
     """All that is known of a benchmark, as one JSON object."""
-    manifest = (Path(bundle) / MANIFEST).read_bytes()
+    manifest = (around.bundle / MANIFEST).read_bytes()
     return {
         "format": FORMAT,
-        "argv": sys.argv,
-        "bundle": {"path": str(bundle), "sha256": hashlib.sha256(manifest).hexdigest()},
-        "environment": environment(),
+        "date": around.date,
+        "command": shlex.join(around.command),
+        "bundle": {"path": str(around.bundle), "sha256": hashlib.sha256(manifest).hexdigest()},
+        "environment": environment(around.profile.threads if around.profile else None),
         "options": {
             "drafters": list(plan.methods),
             "prompts": [prompt.id for prompt in plan.prompts],
@@ -141,56 +212,96 @@ def document(
             "temperature": plan.temperature,
             "seed": plan.seed,
         },
-        "load_s": load_s,
+        "load_s": around.load_s,
         "peak_rss_mb": peak_rss_mb(),
+        "energy_source": around.meter.source if around.meter else None,
+        "curve": curve(around.profile, records),
         "records": list(records),
         "summary": summarise(records, BASELINE),
     }
 
 
-def _attempt(model: Model, plan: Plan, prompt: Prompt, method: str, limit: int) -> Run:
-    """One request, timed. Before it the model reads another text, so that neither it nor a draft
+def _attempt(model: Model, plan: Plan, meter: Meter | None, question: Question, method: str) -> Run:
+    """One request, measured. Before it the model reads another text, so that neither it nor a draft
     model still holds the prompt from the method that went before."""
     generate = partial(model.generate, drafter=method, temperature=plan.temperature, seed=plan.seed)
+    result, error, stop = None, None, None
     start = perf_counter()
     try:
         generate(OTHER_PROMPT, max_tokens=OTHER_TOKENS)
+        stop = meter.start() if meter else None
         start = perf_counter()
-        result = generate(messages=prompt.messages, max_tokens=limit)
-    except Exception as error:  # one failing drafter must not lose the other runs
-        return Run(None, perf_counter() - start, error)
-    return Run(result, perf_counter() - start)
+        result = generate(messages=question.messages, max_tokens=question.max_tokens)
+    except Exception as failure:  # one failing drafter must not lose the other runs
+        error = failure
+    wall_s = perf_counter() - start
+    return Run(result, wall_s, stop() if stop else None, error)
 
 
-def _record(plan: Plan, prompt: Prompt, method: str, turn: int, runs: dict[str, Run]) -> Record:
+def _record(plan: Plan, question: Question, method: str, runs: dict[str, Run]) -> Record:
     """One JSON object: the trace's summary between what was asked and what the caller saw."""
     run, plain = runs[method], runs[BASELINE]
-    asked = {"prompt": prompt.id, "kind": prompt.kind, "repeat": turn}
+    asked = {"prompt": question.id, "kind": question.kind, "repeat": question.repeat}
     seen = {"drafter": method, "wall_s": run.wall_s, "peak_rss_mb": peak_rss_mb()}
     if run.result is None:
         error = f"{type(run.error).__name__}: {run.error}"
         return {**asked, **seen, "finish_reason": "error", "error": error, "text": ""}
+    steps = run.result.trace.steps
     summary = run.result.trace.summary()
+    answer_s = summary["ttft_s"] + summary["decode_s"]
     comparable = plan.temperature == 0 and plain.result is not None
     return {
         **asked,
         **summary,
         **seen,
-        "other_s": run.wall_s - summary["ttft_s"] - summary["decode_s"],
-        **token_latency(run.result.trace.steps),
+        "answer_s": answer_s,
+        "answer_tokens_per_s": summary["tokens"] / answer_s if answer_s else 0.0,
+        "prompt_s": steps[0].prefill_s if steps else 0.0,
+        "overhead_s": run.wall_s - answer_s,  # whatever was outside of the steps
+        "energy_j": run.joules,
+        **of_steps(steps),
         "identical": list(run.result.tokens) == list(plain.result.tokens) if comparable else None,
+        "example": _example(question, steps) if question.example else None,
         "text": run.result.text,
         "error": None,
     }
 
 
-def token_latency(steps: Sequence[Any]) -> dict[str, float | None]:
-    """Median and 95th percentile of milliseconds a token, the first step left out; a step's time
-    is shared equally by the tokens it emitted."""
-    each = [
-        1000 * sum(step.seconds) / len(step.emitted) for step in steps[1:] for _ in step.emitted
-    ]
-    if not each:
-        return {"token_ms_p50": None, "token_ms_p95": None}
-    p50, p95 = np.percentile(each, [50, 95]).tolist()
-    return {"token_ms_p50": p50, "token_ms_p95": p95}
+def of_steps(steps: Sequence[Any]) -> dict[str, Any]:
+    """What is kept of each step: milliseconds and tokens, the first step left out; how many steps
+    drafted to each depth; and by the rows that the target read, how many steps did and the median
+    of the target's milliseconds."""
+    step_ms = [round(1000 * sum(step.seconds), 3) for step in steps[1:]]
+    step_tokens = [len(step.emitted) for step in steps[1:]]
+    deepest = max((step.depth for step in steps), default=0)
+    by_rows: dict[int, list[float]] = defaultdict(list)
+    for step in steps:
+        by_rows[step.drafted + 1].append(1000 * step.seconds[1])
+    return {
+        "step_ms": step_ms,
+        "step_tokens": step_tokens,
+        **percentiles(step_ms, step_tokens),
+        "tried_at": [sum(step.depth > d for step in steps) for d in range(deepest)],
+        "rows": {
+            str(rows): {"steps": len(ms), "target_ms": float(np.median(ms))}
+            for rows, ms in sorted(by_rows.items())
+        },
+    }
+
+
+def _example(question: Question, steps: Sequence[Any]) -> dict[str, Any]:
+    """What was asked, and each step of the answer with the controller's reason."""
+    return {
+        "asked": question.messages[-1]["content"],
+        "steps": [
+            {
+                "drafted": step.drafted,
+                "accepted": step.accepted,
+                "tokens": len(step.emitted),
+                "ms": round(1000 * sum(step.seconds), 3),
+                "source": step.source,
+                "reason": step.reason,
+            }
+            for step in steps
+        ],
+    }

@@ -1,4 +1,4 @@
-"""Records of a benchmark -> figures, a table of plain text, the last line of output.
+"""Records of a benchmark -> figures, tables of plain text, the last line of output.
 
 Every figure is derived here. Runs that failed, and runs too short to have a speed, are counted
 but enter no median. A speed-up compares each drafter with plain decoding in two ways: the ratio of
@@ -6,7 +6,8 @@ the medians over all runs, and the median over the prompts of each prompt's own 
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -14,21 +15,19 @@ import numpy as np
 
 RESAMPLES = 2000  # of the bootstrap
 COVERAGE = 95  # per cent, of its interval
-HEADER = (
-    "drafter",
-    "work",
-    "tok/s (quartiles)",
-    "first token ms",
-    "token ms p50/p95",
-    "accepted",
-    "tokens/step",
-    "speed-up (95 %)",
-    "same text",
-    "failed",
-)
+PARTS = (
+    "prompt",
+    "draft",
+    "target",
+    "verify",
+    "overhead",
+)  # of a run's time, and there is no other
+DEPTHS = 4  # of a draft, that a table shows
 
 Record = Mapping[str, Any]
+Figures = Mapping[str, Any]
 Summary = dict[str, dict[str, dict[str, Any]]]  # drafter -> kind of work or "all" -> figures
+Column = tuple[str, Callable[[Figures], str]]
 
 
 def summarise(records: Sequence[Record], baseline: str = "none") -> Summary:
@@ -46,28 +45,12 @@ def summarise(records: Sequence[Record], baseline: str = "none") -> Summary:
     return summary
 
 
-def table(summary: Summary) -> str:
-    """The summary as aligned lines of text."""
-    lines = [HEADER, *rows(summary)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADER))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
-
-
-def rows(summary: Summary) -> list[tuple[str, ...]]:
-    """The cells of the table, a row for each drafter and kind of work, in HEADER's order."""
-    return [
-        _row(drafter, work, figures)
-        for drafter, works in summary.items()
-        for work, figures in works.items()
-    ]
-
-
 def last_line(document: Mapping[str, Any]) -> str:
     """The document on one line of JSON."""
     return json.dumps(document, allow_nan=False)
+
+
+# Figures
 
 
 def quartiles(values: Sequence[float]) -> dict[str, float] | None:
@@ -93,6 +76,74 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
     return low, high
 
 
+def token_ms(step_ms: Sequence[float], step_tokens: Sequence[int]) -> np.ndarray:
+    """Milliseconds of each token: a step's are shared equally by the tokens it emitted.
+
+    >>> token_ms([6.0, 2.0], [3, 1])
+    array([2., 2., 2., 2.])
+    """
+    tokens = np.array(step_tokens, dtype=np.int64)
+    return np.repeat(np.array(step_ms, dtype=float) / np.maximum(tokens, 1), tokens)
+
+
+def percentiles(step_ms: Sequence[float], step_tokens: Sequence[int]) -> dict[str, float | None]:
+    """Median, 95th and 99th percentile of a token's milliseconds, None of no token."""
+    names = ("token_ms_p50", "token_ms_p95", "token_ms_p99")
+    each = token_ms(step_ms, step_tokens)
+    if not each.size:
+        return dict.fromkeys(names)
+    return dict(zip(names, np.percentile(each, [50, 95, 99]).tolist(), strict=True))
+
+
+def shares(runs: Sequence[Record]) -> dict[str, float] | None:
+    """Of the time of all runs, how much each part took; together they are 1. None of no time."""
+    total = sum(run["wall_s"] for run in runs)
+    if not total:
+        return None
+    return {part: sum(run[f"{part}_s"] for run in runs) / total for part in PARTS}
+
+
+def accepted_at(runs: Sequence[Record]) -> list[float]:
+    """By depth, of the steps that drafted so deep, in how many the draft was accepted so deep."""
+    tried, right = Counter[int](), Counter[int]()
+    for run in runs:
+        for depth, (steps, share) in enumerate(
+            zip(run["tried_at"], run["accepted_at"], strict=True)
+        ):
+            tried[depth] += steps
+            right[depth] += round(steps * share)
+    return [right[depth] / tried[depth] for depth in sorted(tried)]
+
+
+def joules_per_token(runs: Iterable[Record]) -> float | None:
+    """None where the machine does not tell."""
+    told = [run for run in runs if run["energy_j"] is not None]
+    tokens = sum(run["tokens"] for run in told)
+    return sum(run["energy_j"] for run in told) / tokens if tokens else None
+
+
+def ratios(runs: Sequence[Record], plain: Sequence[Record], speed: str) -> dict[str, float]:
+    """By prompt, how many times as fast as plain; the speed of a prompt is its runs' median."""
+    ours, plains = _by_prompt(runs, speed), _by_prompt(plain, speed)
+    return {prompt: ours[prompt] / plains[prompt] for prompt in ours if plains.get(prompt)}
+
+
+def speedup(runs: Sequence[Record], plain: Sequence[Record], speed: str) -> dict[str, Any] | None:
+    """How many times as fast as plain; None where the two have no prompt in common."""
+    by_prompt = ratios(runs, plain, speed)
+    if not by_prompt:
+        return None
+    slowest = min(by_prompt, key=lambda prompt: by_prompt[prompt])
+    each = list(by_prompt.values())
+    return {
+        "of_medians": median(run[speed] for run in runs) / median(run[speed] for run in plain),
+        "median": median(each),
+        "interval": interval(each),
+        "prompts": len(each),
+        "slowest": {"prompt": slowest, "ratio": by_prompt[slowest]},
+    }
+
+
 def _pick(records: Sequence[Record], drafter: str, kind: str | None = None) -> list[Record]:
     return [r for r in records if r["drafter"] == drafter and kind in (None, r["kind"])]
 
@@ -103,20 +154,26 @@ def _figures(runs: Sequence[Record], plain: Sequence[Record]) -> dict[str, Any]:
     drafted = sum(run["drafted"] for run in done)
     steps = sum(run["steps"] for run in done)
     compared = [run["identical"] for run in done if run["identical"] is not None]
+    step_ms = [ms for run in timed for ms in run["step_ms"]]
+    step_tokens = [tokens for run in timed for tokens in run["step_tokens"]]
     return {
         "runs": len(runs),
         "failed": len(runs) - len(done),
         "untimed": len(done) - len(timed),
         "tokens": sum(run["tokens"] for run in done),
         "tokens_per_s": quartiles([run["tokens_per_s"] for run in timed]),
+        "answer_tokens_per_s": quartiles([run["answer_tokens_per_s"] for run in timed]),
         "ttft_s": quartiles([run["ttft_s"] for run in done]),
-        "token_ms_p50": _median(timed, "token_ms_p50"),
-        "token_ms_p95": _median(timed, "token_ms_p95"),
+        **percentiles(step_ms, step_tokens),
         "acceptance_rate": sum(run["accepted"] for run in done) / drafted if drafted else 0.0,
+        "accepted_at": accepted_at(done),
         "tokens_per_step": sum(run["tokens"] for run in done) / steps if steps else 0.0,
+        "shares": shares(done),
+        "joules_per_token": joules_per_token(done),
         "same_text": sum(compared),
         "other_text": len(compared) - sum(compared),
-        "speedup": _speedup(timed, _timed(plain)),
+        "speedup": speedup(timed, _timed(plain), "tokens_per_s"),
+        "answer_speedup": speedup(timed, _timed(plain), "answer_tokens_per_s"),
     }
 
 
@@ -125,53 +182,83 @@ def _timed(runs: Sequence[Record]) -> list[Record]:
     return [run for run in runs if run["error"] is None and run["decode_s"] > 0]
 
 
-def _median(runs: Sequence[Record], name: str) -> float | None:
-    return median(run[name] for run in runs) if runs else None
-
-
-def _speedup(runs: Sequence[Record], plain: Sequence[Record]) -> dict[str, Any] | None:
-    """How many times as fast as plain; None where the two have no prompt in common."""
-    speeds, plain_speeds = _by_prompt(runs), _by_prompt(plain)
-    ratios = [speeds[p] / plain_speeds[p] for p in speeds if p in plain_speeds]
-    if not ratios:
-        return None
-    of_medians = median(r["tokens_per_s"] for r in runs) / median(r["tokens_per_s"] for r in plain)
-    return {
-        "of_medians": of_medians,
-        "median": median(ratios),
-        "interval": interval(ratios),
-        "prompts": len(ratios),
-    }
-
-
-def _by_prompt(runs: Sequence[Record]) -> dict[str, float]:
+def _by_prompt(runs: Sequence[Record], speed: str) -> dict[str, float]:
     """Median speed of each prompt."""
     speeds: dict[str, list[float]] = {}
     for run in runs:
-        speeds.setdefault(run["prompt"], []).append(run["tokens_per_s"])
+        speeds.setdefault(run["prompt"], []).append(run[speed])
     return {prompt: median(values) for prompt, values in speeds.items()}
 
 
-def _row(drafter: str, work: str, f: Mapping[str, Any]) -> tuple[str, ...]:
-    speed, speedup, compared = f["tokens_per_s"], f["speedup"], f["same_text"] + f["other_text"]
-    return (
-        drafter,
-        work,
-        _or_dash(speed, lambda s: f"{s['median']:.1f} ({s['q1']:.1f}-{s['q3']:.1f})"),
-        _or_dash(f["ttft_s"], lambda s: f"{1000 * s['median']:.0f}"),
-        _or_dash(f["token_ms_p50"], lambda ms: f"{ms:.1f}/{f['token_ms_p95']:.1f}"),
-        f"{f['acceptance_rate']:.0%}",
-        f"{f['tokens_per_step']:.2f}",
-        _or_dash(speedup, _speedup_cell),
-        f"{f['same_text']}/{compared}" if compared else "-",
-        str(f["failed"]),
-    )
+# Tables
 
 
-def _speedup_cell(speedup: Mapping[str, Any]) -> str:
-    bounds = speedup["interval"]
-    return f"{speedup['median']:.2f}" + (f" ({bounds[0]:.2f}-{bounds[1]:.2f})" if bounds else "")
+def _or_dash(name: str, text: Callable[[Any], str]) -> Callable[[Figures], str]:
+    return lambda figures: "-" if figures[name] is None else text(figures[name])
 
 
-def _or_dash(value: Any, text: Callable[[Any], str]) -> str:
-    return "-" if value is None else text(value)
+def _speed(of: Mapping[str, float]) -> str:
+    return f"{of['median']:.1f} ({of['q1']:.1f}-{of['q3']:.1f})"
+
+
+def _times(of: Mapping[str, Any]) -> str:
+    bounds = of["interval"]
+    return f"{of['median']:.2f}" + (f" ({bounds[0]:.2f}-{bounds[1]:.2f})" if bounds else "")
+
+
+def _latency(figures: Figures) -> str:
+    found = [figures[f"token_ms_p{p}"] for p in (50, 95, 99)]
+    return "-" if None in found else "/".join(f"{ms:.1f}" for ms in found)
+
+
+def _compared(figures: Figures) -> str:
+    compared = figures["same_text"] + figures["other_text"]
+    return f"{figures['same_text']}/{compared}" if compared else "-"
+
+
+def _depths(figures: Figures) -> str:
+    return " ".join(f"{100 * share:.0f}" for share in figures["accepted_at"][:DEPTHS]) or "-"
+
+
+def _parts(of: Mapping[str, float]) -> str:
+    return "/".join(f"{100 * of[part]:.0f}" for part in PARTS)
+
+
+SPEED: tuple[Column, ...] = (
+    ("decode tok/s (quartiles)", _or_dash("tokens_per_s", _speed)),
+    ("decode speed-up (95 %)", _or_dash("speedup", _times)),
+    ("slowest", _or_dash("speedup", lambda of: f"{of['slowest']['ratio']:.2f}")),
+    ("whole-answer speed-up (95 %)", _or_dash("answer_speedup", _times)),
+    ("first token ms", _or_dash("ttft_s", lambda of: f"{1000 * of['median']:.0f}")),
+    ("same text", _compared),
+    ("failed", lambda figures: str(figures["failed"])),
+)
+STEPS: tuple[Column, ...] = (
+    ("token ms p50/p95/p99", _latency),
+    ("tokens/step", lambda figures: f"{figures['tokens_per_step']:.2f}"),
+    ("accepted", lambda figures: f"{figures['acceptance_rate']:.0%}"),
+    (f"% at depth 1-{DEPTHS}", _depths),
+    (f"time % {'/'.join(PARTS)}", _or_dash("shares", _parts)),
+    ("J/token", _or_dash("joules_per_token", lambda joules: f"{joules:.2f}")),
+)
+
+
+def header(columns: Sequence[Column], summary: Summary) -> tuple[str, ...]:
+    """The titles of a table."""
+    return ("drafter", "work", *(title for title, _ in _told(columns, summary)))
+
+
+def rows(columns: Sequence[Column], summary: Summary) -> list[tuple[str, ...]]:
+    """The cells of a table, a row for each drafter and kind of work."""
+    told = _told(columns, summary)
+    return [
+        (drafter, work, *(text(figures) for _, text in told))
+        for drafter, works in summary.items()
+        for work, figures in works.items()
+    ]
+
+
+def _told(columns: Sequence[Column], summary: Summary) -> list[Column]:
+    """The columns in which anything stands."""
+    every = [figures for works in summary.values() for figures in works.values()]
+    return [column for column in columns if any(column[1](figures) != "-" for figures in every)]
