@@ -7,8 +7,7 @@ both; what no peer tells is left at nothing.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any, Protocol
 
 from tokenizers import Tokenizer
@@ -106,7 +105,7 @@ def records(
 ) -> Iterator[Record]:
     """A record for each question, of an answer or an error."""
     answers = {told.get("id"): told for told in outcome.told}
-    loaded = next((told for told in outcome.told if "load_s" in told), {})
+    loaded: dict[str, Any] = next((told for told in outcome.told if "load_s" in told), {})
     missing = {"error": outcome.error or "it gave no answer"}
     for question in asked:
         told = answers.get(question.id, missing)
@@ -127,31 +126,26 @@ def _answer(
     told: Mapping[str, Any], name: str, question: Asked, tokenizer: Tokenizer
 ) -> dict[str, Any]:
     """The figures of an answer, as specrt has them of its own."""
-    failed = partial(dict, wall_s=told.get("wall_s"), peak_rss_mb=told.get("peak_rss_mb"))
-    if "error" in told:
-        return failed(finish_reason="error", error=str(told["error"]), text="")
+    seen = {"wall_s": told.get("wall_s"), "peak_rss_mb": told.get("peak_rss_mb")}
+    error = told.get("error")
     try:
-        steps = _steps(told["blocks"], told["times"], question.count)
-        wall_s, drafted, accepted = (
-            float(told["wall_s"]),
-            int(told.get("drafted", 0)),
-            int(told.get("accepted", 0)),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        why = f"it gave an answer that cannot be read: {type(error).__name__}: {error}"
-        return failed(finish_reason="error", error=why, text="")
-    trace = Trace(len(question.ids), name, steps=steps)
-    summary = trace.summary()
+        steps = [] if error else _steps(told["blocks"], told["times"], question.count)
+        wall_s = 0.0 if error else float(told["wall_s"])
+        drafted, accepted = int(told.get("drafted", 0)), int(told.get("accepted", 0))
+    except (KeyError, TypeError, ValueError) as unread:
+        error = f"it gave an answer that cannot be read: {type(unread).__name__}: {unread}"
+    if error:
+        return {**seen, "finish_reason": "error", "error": str(error), "text": ""}
+    summary = Trace(len(question.ids), name, steps=steps).summary()
     answer_s = summary["ttft_s"] + summary["decode_s"]
     text = TextStream(tokenizer)
     return {
         **summary,
+        **seen,
         "choices": {},
         "drafted": drafted,
         "accepted": accepted,
         "acceptance_rate": accepted / drafted if drafted else 0.0,
-        "wall_s": wall_s,
-        "peak_rss_mb": told.get("peak_rss_mb"),
         "answer_s": answer_s,
         "answer_tokens_per_s": summary["tokens"] / answer_s if answer_s else 0.0,
         "prompt_s": summary["ttft_s"],
@@ -167,17 +161,17 @@ def _answer(
 
 
 def _steps(blocks: Sequence[Sequence[int]], times: Sequence[float], count: int) -> list[Step]:
-    """A step for each run of the model, to the token that was the last one asked for."""
-    if len(blocks) != len(times):
+    """A step for each run of the model, up to the last token that was asked for."""
+    if not blocks or len(blocks) != len(times):
         raise ValueError(f"{len(blocks)} blocks of tokens and {len(times)} times")
     steps: list[Step] = []
-    for block, (before, now) in zip(blocks, pairwise([0.0, *times]), strict=True):
-        if room := count - sum(len(step.emitted) for step in steps):
-            first = not steps  # its time is the prompt's
-            seconds = (0.0, 0.0 if first else float(now - before), 0.0)
-            emitted = tuple(int(token) for token in block[:room])
-            prefill_s = float(now) if first else 0.0
-            steps.append(Step(emitted, 0, 0, 0, seconds, prefill_s=prefill_s))
-    if not steps:
-        raise ValueError("no token")
+    before = None
+    for block, now in zip(blocks, times, strict=True):
+        room = count - sum(len(step.emitted) for step in steps)
+        emitted = tuple(int(token) for token in block[:room])
+        if before is None:  # the first block's time is the prompt's
+            steps.append(Step(emitted, 0, 0, 0, (0.0, 0.0, 0.0), prefill_s=float(now)))
+        elif emitted:
+            steps.append(Step(emitted, 0, 0, 0, (0.0, now - before, 0.0)))
+        before = now
     return steps
