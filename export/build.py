@@ -6,7 +6,6 @@ Nothing is delivered that failed a check, and nothing half written is left behin
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from specrt.models.decoder import layer_weights
 from specrt.runtime import native
 from specrt.runtime.errors import SourceError
 from specrt.runtime.session import Session
+from specrt.runtime.version import VERSION
 from specrt.runtime.writing import writing
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
@@ -126,7 +126,7 @@ def export(
         manifest = bundle.Manifest(
             format=bundle.FORMAT,
             name=Path(out).name,
-            created_by=f"specrt {version('specrt')}",
+            created_by=f"specrt {VERSION}",
             source=bundle.Source(**target.origin),
             model=model_info(target),
             weights=written.format,

@@ -11,7 +11,6 @@ SmolLM2-135M: 0.16 of the spread of the logits, and 0.83 between the whole text 
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from specrt.models.config import DecoderConfig, Layer
 from specrt.models.fields import Fields, UnsupportedError
 from specrt.runtime.errors import BundleError, CheckError, SourceError
 from specrt.runtime.foreign import ForeignSession
+from specrt.runtime.version import VERSION
 from specrt.runtime.writing import writing
 
 USUAL = ("model.onnx", "decoder_model_merged.onnx", "decoder_with_past_model.onnx")  # best first
@@ -97,7 +97,7 @@ def export_foreign(
         manifest = bundle.Manifest(
             format=bundle.FORMAT,
             name=Path(out).name,
-            created_by=f"specrt {version('specrt')}",
+            created_by=f"specrt {VERSION}",
             source=bundle.Source(**{**model.origin, "kind": "optimum"}),
             model=replace(model_info(model), context=reach),
             weights="unchanged",

@@ -5,7 +5,7 @@
     int8     everything in 8 bits.
 
 Q4_0, Q4_1, Q5_0, Q8_0, and in 8 bits Q4_0, are kept exactly; of Q4_K and Q6_K each step and minimum
-is rounded to float16. runtime/native/packed.h says how they lie in the file; the two change together.
+is rounded to float16. runtime/native/packed.h says how they lie in the file; they change together.
 """
 
 import os

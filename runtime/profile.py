@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from specrt.runtime.bundle import MANIFEST
 from specrt.runtime.costs import Costs, DraftCost
 from specrt.runtime.errors import BundleError
 from specrt.runtime.records import parse_json, read_record
+from specrt.runtime.version import VERSION
 from specrt.runtime.writing import writing_file
 
 FORMAT = 2
@@ -113,7 +113,7 @@ def key(folder: Path, provider: str) -> Key:
     return Key(
         device=device(provider),
         provider=provider,
-        specrt=version("specrt"),
+        specrt=VERSION,
         onnxruntime=ort.__version__,
         bundle=hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest(),
     )

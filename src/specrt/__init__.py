@@ -6,8 +6,6 @@
 ...     print(piece.text, end="")
 """
 
-from importlib.metadata import version
-
 from specrt.runtime.api import Model, Piece, Result, Stream, load
 from specrt.runtime.detail import Logprob
 from specrt.runtime.errors import (
@@ -21,8 +19,9 @@ from specrt.runtime.errors import (
 )
 from specrt.runtime.sampling import Sampling
 from specrt.runtime.trace import Step, Trace
+from specrt.runtime.version import VERSION
 
-__version__ = version("specrt")
+__version__ = VERSION
 __all__ = [
     "BundleError",
     "CapacityError",

@@ -11,13 +11,13 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib.metadata import version
 from io import TextIOWrapper
 from typing import NoReturn
 
 from specrt.commands import bench, chat, demo, export, generate, inspect, pull, tune, verify
 from specrt.commands.options import Parser
 from specrt.runtime.errors import CheckError, SpecrtError
+from specrt.runtime.version import VERSION
 
 COMMANDS = (demo, pull, export, inspect, tune, generate, chat, bench, verify)
 DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
         description="Exact, fast text generation on small machines.",
         epilog="examples:\n  specrt demo\n  specrt generate BUNDLE --help",
     )
-    root.add_argument("--version", action="version", version=f"specrt {version('specrt')}")
+    root.add_argument("--version", action="version", version=f"specrt {VERSION}")
     commands = root.add_subparsers(
         title="commands", metavar="COMMAND", required=True, prog="specrt"
     )

@@ -4,13 +4,13 @@ import argparse
 import json
 from collections.abc import Mapping
 from contextlib import nullcontext
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from specrt.commands.options import add_command, open_bundle, text
 from specrt.runtime.bundle import read_manifest
 from specrt.runtime.errors import BundleError, CheckError
+from specrt.runtime.version import VERSION
 
 _CHECKPOINT = "smollm2"
 _PLAIN = "none"
@@ -82,7 +82,7 @@ def ensure_bundle(fresh: bool) -> Path:
     from specrt.pull import home, pull
 
     out = home() / "bundles" / _CHECKPOINT
-    if not fresh and _made_by(out) == f"specrt {version('specrt')}":
+    if not fresh and _made_by(out) == f"specrt {VERSION}":
         return out
     say(f"once only: fetching and exporting {_CHECKPOINT} to {out}")
     with progress() as show:
