@@ -24,7 +24,7 @@ import specrt
 from specrt.bench.curve import curve
 from specrt.bench.energy import Meter, find
 from specrt.bench.environment import environment, peak_rss_mb
-from specrt.bench.report import percentiles, summarise
+from specrt.bench.report import FORMAT, percentiles, summarise
 from specrt.bench.suite import KINDS, Prompt, load_suites
 from specrt.runtime.bundle import MANIFEST, read_manifest
 from specrt.runtime.errors import RequestError, SpecrtError
@@ -35,7 +35,6 @@ BASELINE = "none"
 WARMUP_TOKENS = 16
 OTHER_PROMPT = (0,)  # token ids of a text that shares no prefix worth keeping with a prompt
 OTHER_TOKENS = 4  # enough for a draft model to read it too
-FORMAT = 2
 
 Messages = Sequence[dict[str, str]]
 Record = dict[str, Any]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from specrt.bench.markup import Markup, joined, table, tag
-from specrt.bench.report import SPEED, STEPS, Column, header, rows
+from specrt.bench.report import FORMAT, SPEED, STEPS, Column, header, rows
 from specrt.runtime.errors import RequestError
 from specrt.runtime.writing import writing_file
 
@@ -65,7 +65,7 @@ def _sections(document: Document) -> Iterator[Markup]:
         "taking turns; the median of the prompts, with its 95 % bootstrap interval. Decoding "
         "leaves the first token out; the whole answer has it, and with it what a drafter takes to "
         "read the prompt.",
-        _figure(plots.speed(document)),
+        plots.speed(document),
         _table(SPEED, document, "Speed by drafter and kind of work"),
     )
     yield _section(
@@ -74,8 +74,8 @@ def _sections(document: Document) -> Iterator[Markup]:
         "Overhead is whatever is outside of the steps.",
         tag(
             "div",
-            _figure(plots.latency(document)),
-            _figure(plots.acceptance(document)),
+            plots.latency(document),
+            plots.acceptance(document),
             class_="plots",
         ),
         _table(STEPS, document, "Steps by drafter and kind of work"),
@@ -102,7 +102,7 @@ def _head(document: Document) -> Markup:
 def _result(document: Document) -> str:
     """The key result in a sentence: of `auto`, or else of the fastest drafter."""
     summary = document["summary"]
-    speedups = {name: works[ALL]["speedup"] for name, works in summary.items() if name != BASELINE}
+    speedups = {name: summary[name][ALL]["speedup"] for name in _drafters(document)}
     known = {name: of["median"] for name, of in speedups.items() if of}
     if not known:
         return "No drafter was measured" if not speedups else "No drafter finished a run"
@@ -121,11 +121,8 @@ def _identity(figures: Mapping[str, Any]) -> str:
 def _cards(document: Document) -> Markup:
     summary = document["summary"]
     plain = summary[BASELINE][ALL]["tokens_per_s"]
-    return tag(
-        "ul",
-        *(_card(name, works[ALL], plain) for name, works in summary.items() if name != BASELINE),
-        class_="cards",
-    )
+    cards = (_card(name, summary[name][ALL], plain) for name in _drafters(document))
+    return tag("ul", *cards, class_="cards")
 
 
 def _card(name: str, figures: Mapping[str, Any], plain: Mapping[str, float] | None) -> Markup:
@@ -161,37 +158,43 @@ def _facts(document: Document) -> Markup:
     how = "greedy" if temperature == 0 else f"temperature {temperature}, seed {options['seed']}"
     facts = {
         "Machine": f"{around['cpu']}, {around['cores']} processors, {memory}, {around['platform']}",
-        "Versions": f"specrt {around['specrt']} ({around['commit'] or 'no checkout'}), "
+        "Versions": f"specrt {around['specrt']} ({(around['commit'] or 'no checkout')[:12]}), "
         f"ONNX Runtime {around['onnxruntime']}, numpy {around['numpy']}, Python {around['python']}",
         "Bundle": f"{document['bundle']['path']}, SHA-256 {document['bundle']['sha256'][:16]}…",
-        "Runs": f"{len(options['prompts'])} prompts, {options['repeat']} rounds, up to "
+        "Runs": f"{len(options['prompts'])} prompts, {options['repeat']} of each, up to "
         f"{options['max_tokens']} tokens, {how}",
         "Loaded in": f"{document['load_s']:.2f} s",
         "Peak memory": f"{peak:.0f} MB" if peak else "unknown",
+        **_peers(document),
         "Energy": document["energy_source"] or "this machine does not tell",
     }
     pairs = (joined([tag("dt", name), tag("dd", fact)]) for name, fact in facts.items())
     return tag("dl", *pairs)
 
 
+def _peers(document: Document) -> dict[str, str]:
+    """Other engines that took part: their versions and models."""
+    told = [record for record in document["records"] if record.get("version")]
+    peers = {r["drafter"]: f"{r['drafter']} {r['version']} on {r['model']}" for r in told}
+    return {"Peers": ", ".join(peers.values())} if peers else {}
+
+
 def _costs(document: Document) -> Markup:
     from specrt.bench import plots
 
-    title = "When drafts pay"
+    title, tune = "When drafts pay", tag("code", "specrt tune")
     if document["curve"] is None:
-        return _section(
-            title, "Not shown: no profile (`specrt tune`), and too few steps of several rows."
-        )
-    source = {
-        "profile": "From this device's profile (`specrt tune`).",
-        "steps": "From this benchmark's own steps; `specrt tune` measures it better.",
-    }[document["curve"]["source"]]
-    both = (_figure(plots.costs(document)), _figure(plots.breakeven(document)))
+        return _section(title, joined(["Not shown: too few steps of several rows, and no ", tune]))
     words = (
         "A draft of n tokens is verified in a step of n + 1 rows. The flatter v(k), the fewer of "
         "its tokens must be right. "
     )
-    return _section(title, words + source, tag("div", *both, class_="plots"))
+    source = {
+        "profile": ["From this device's profile, by ", tune, "."],
+        "steps": ["From this benchmark's own steps; ", tune, " measures it better."],
+    }[document["curve"]["source"]]
+    both = (plots.costs(document), plots.breakeven(document))
+    return _section(title, joined([words, *source]), tag("div", *both, class_="plots"))
 
 
 def _choices(document: Document) -> Markup:
@@ -199,13 +202,13 @@ def _choices(document: Document) -> Markup:
     from specrt.bench import plots
 
     told = [record for record in document["records"] if record.get("example")]
-    names = [name for name in document["summary"] if name != BASELINE]
+    names = _drafters(document)
     name = "auto" if "auto" in names else next(iter(names), BASELINE)
     runs = [
         tag(
             "section",
             tag("h3", f"{record['kind']}: {record['prompt']}"),
-            _figure(plots.timeline(document, record, number)),
+            plots.timeline(document, record, number),
             tag("details", tag("summary", "Question, answer, and why each step"), *_words(record)),
         )
         for number, record in enumerate(told)
@@ -215,7 +218,8 @@ def _choices(document: Document) -> Markup:
         f"One run of {name} for each kind of work. A bar is a step, as wide as its time: pale what "
         "was drafted, full what was accepted; low and grey where nothing was drafted."
     )
-    return _section("What was chosen", words if runs else "No run to show.", *runs)
+    told_of = words if runs else "No run to show."
+    return _section("What was drafted", told_of, tag("div", *runs, class_="plots"))
 
 
 def _words(record: Mapping[str, Any]) -> Iterator[Markup]:
@@ -233,7 +237,7 @@ def _words(record: Mapping[str, Any]) -> Iterator[Markup]:
         for i, s in enumerate(record["example"]["steps"], start=1)
     )
     titles = ("step", "drafted", "accepted", "tokens", "ms", "reason")
-    yield tag("div", table(titles, steps, f"Steps of {record['prompt']}"), class_="words")
+    yield tag("div", table(titles, steps, f"Steps of {record['prompt']}"), class_="texts words")
 
 
 def _slowest(document: Document) -> Markup:
@@ -249,7 +253,7 @@ def _slowest(document: Document) -> Markup:
     return _section(
         "Slowest prompts",
         "Of each drafter and kind of work the prompt that gained least. Below 1 it lost.",
-        table(titles, lines, "Slowest prompts"),
+        tag("div", table(titles, lines, "Slowest prompts"), class_="texts"),
     )
 
 
@@ -264,7 +268,7 @@ def _failed(document: Document) -> Markup:
     return _section(
         "Failed runs",
         "They are in no median.",
-        tag("div", table(titles, lines, "Failed runs"), class_="words"),
+        tag("div", table(titles, lines, "Failed runs"), class_="texts words"),
     )
 
 
@@ -272,15 +276,17 @@ def _section(title: str, words: str, *inside: Markup) -> Markup:
     return tag("section", tag("h2", title), tag("p", words, class_="soft"), *inside)
 
 
-def _figure(plot: Markup) -> Markup:
-    return tag("figure", plot)
-
-
 def _table(columns: Sequence[Column], document: Document, label: str) -> Markup:
     summary = document["summary"]
     _, _, *titles = header(columns, summary)
     lines = ((f"{drafter} · {work}", *cells) for drafter, work, *cells in rows(columns, summary))
     return table(("drafter · work", *titles), lines, label)
+
+
+def _drafters(document: Document) -> list[str]:
+    """specrt's own that were measured; other engines are none."""
+    own = document["options"]["drafters"]
+    return [name for name in document["summary"] if name in own and name != BASELINE]
 
 
 def _bundle(document: Document) -> str:
@@ -300,10 +306,12 @@ def main(arguments: Sequence[str]) -> int:
     try:
         require_plots()
         document = json.loads(source.read_text(encoding="utf-8"))
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise RequestError(f"it is no document of `specrt bench`, format {FORMAT}")
         with writing_file(out) as file:
             file.write(page(document))
-    except (OSError, ValueError, KeyError, RequestError) as error:
-        print(f"{source} cannot be shown: {error!r}", file=sys.stderr)
+    except (OSError, ValueError, RequestError) as error:
+        print(f"{source} cannot be shown: {error}", file=sys.stderr)
         return 2
     return 0
 

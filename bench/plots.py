@@ -1,4 +1,4 @@
-"""Plots of a benchmark's document as SVG elements that take their colours from the page."""
+"""Plots of a benchmark's document: figures of SVG that take their colours from the page."""
 
 import re
 import warnings
@@ -12,13 +12,16 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullLocator
 
 from specrt.bench.markup import Markup, tag
 from specrt.bench.report import token_ms
 
 WIDTH = 5.2  # inches of 72 units: as wide as a phone, so that letters keep their size there
 HEIGHT = 3.0
+GAP = 0.94  # of a step's time that its bar takes
 LONGEST = 22  # characters of a label
+TIGHT: Any = {"handletextpad": 0.3, "columnspacing": 1.2}  # of a legend
 INK, FAINT, METHODS = "#010101", "#020202", 7  # methods: how many colours the page has for them
 RC = {
     "svg.fonttype": "none",  # letters stay text, in the page's own font
@@ -63,38 +66,31 @@ def speed(document: Document) -> Markup:
     summary = document["summary"]
     drafters, shade = [name for name in summary if name != "none"], shades(document)
     works = [work for work in summary["none"] if len(summary["none"]) > 2 or work != "all"]
-    places, labels = [], []
+    lines = [(work, name) for work in works for name in ("", *drafters)]  # "": the work's title
 
     def draw(figure: Figure) -> None:
-        axes, y = figure.subplots(), 0.0
-        for work in works:
-            first = y
-            for drafter in drafters:
-                of = summary[drafter][work]
-                _point(axes, y + 0.14, of["answer_speedup"], shade[drafter], filled=False)
-                _point(axes, y - 0.14, of["speedup"], shade[drafter], filled=True)
-                y += 1.0
-            places.append((first + y - 1) / 2)
-            labels.append(_short(work))
-            y += 0.5
+        axes = figure.subplots()
+        for y, (work, name) in enumerate(lines):
+            if name:
+                of = summary[name][work]
+                _point(axes, y + 0.16, of["answer_speedup"], shade[name], filled=False)
+                _point(axes, y - 0.16, of["speedup"], shade[name], filled=True)
         axes.axvline(1, color=INK, linewidth=1)
-        axes.set_yticks(places, labels)
-        axes.set_ylim(y - 0.8, -0.7)
+        axes.set_yticks(range(len(lines)), [_short(name or work) for work, name in lines])
+        for label, (_, name) in zip(axes.get_yticklabels(), lines, strict=True):
+            label.set_fontweight("normal" if name else "bold")
+        axes.set_ylim(len(lines) - 0.5, -0.5)
         axes.set_xlim(left=0)
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
         axes.set_xlabel("times the speed of plain decoding")
         axes.grid(axis="x")
-        marks = [
-            *(_mark(_short(name), shade[name], "s") for name in drafters),
-            *(_mark("decoding", INK, "o"), _mark("whole answer", INK, "o", filled=False)),
-            _mark("slowest prompt", INK, "x"),
-        ]
-        figure.legend(handles=marks, loc="outside upper left", ncols=3, handletextpad=0.3)
+        marks = [_mark("decoding", INK, "o"), _mark("whole answer", INK, "o", filled=False)]
+        marks.append(_mark("slowest prompt", INK, "x"))
+        figure.legend(handles=marks, loc="outside upper left", ncols=3, **TIGHT)
 
-    lines = len(works) * (len(drafters) + 0.5)
     label = "Speed-up over plain decoding by kind of work, with 95 % intervals"
-    return _svg("speed", label, draw, height=1.2 + 0.3 * lines)
+    return _svg("speed", label, draw, height=0.9 + 0.27 * len(lines))
 
 
 def costs(document: Document) -> Markup:
@@ -168,8 +164,9 @@ def latency(document: Document) -> Markup:
                 shares = np.linspace(0, 100, 201)
                 axes.plot(np.percentile(ms, shares), shares, color=shade[name], label=_short(name))
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.xaxis.set_minor_formatter(lambda value, _: "")
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.set_ylim(0, 100)
         axes.set_xlabel("milliseconds a token")
         axes.set_ylabel("% of tokens within")
@@ -186,7 +183,7 @@ def timeline(document: Document, record: Mapping[str, Any], number: int) -> Mark
     shade = {**shades(document), "": colour(0)}
     ends = list(accumulate(step["ms"] / 1000 for step in steps))
     starts = [end - step["ms"] / 1000 for step, end in zip(steps, ends, strict=True)]
-    widths = [step["ms"] / 1000 for step in steps]
+    widths = [GAP * step["ms"] / 1000 for step in steps]
     sources = list(dict.fromkeys(step["source"] for step in steps if step["drafted"]))
 
     def draw(figure: Figure) -> None:
@@ -212,7 +209,7 @@ def timeline(document: Document, record: Mapping[str, Any], number: int) -> Mark
             *(_mark(_short(name), shade[name], "s") for name in sources),
             _mark("plain", shade[""], "s"),
         ]
-        figure.legend(handles=marks, loc="outside upper left", ncols=4, handletextpad=0.3)
+        figure.legend(handles=marks, loc="outside upper left", ncols=4, **TIGHT)
 
     label = f"Drafted and accepted tokens of {record['prompt']} over time"
     return _svg(f"timeline{number}", label, draw, height=2.2)
@@ -247,7 +244,7 @@ def _short(label: str) -> str:
 
 
 def _svg(name: str, label: str, draw: Draw, height: float = HEIGHT) -> Markup:
-    """The drawing as an element without metadata, its ids its own in the page."""
+    """The drawing as a figure with a caption, without metadata, its ids its own in the page."""
     file = StringIO()
     with rc_context({**RC, "svg.hashsalt": name}), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a letter that the font, which is not used, does not have
@@ -265,4 +262,5 @@ def _svg(name: str, label: str, draw: Draw, height: float = HEIGHT) -> Markup:
     head, _, rest = text.partition(">")
     head = re.sub(r' (?:width|height)="[^"]*"', "", head)
     attributes = tag("svg", role="img", aria_label=label).removesuffix("></svg>")
-    return Markup(f"{attributes}{head.removeprefix('<svg')}>{rest}")
+    drawn = Markup(f"{attributes}{head.removeprefix('<svg')}>{rest}")
+    return tag("figure", tag("figcaption", label), drawn)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+FORMAT = 2  # of the document
 RESAMPLES = 2000  # of the bootstrap
 COVERAGE = 95  # per cent, of its interval
 PARTS = (

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,14 @@ FLAGS = (
     *("--disable-extensions", "--disable-default-apps", "--hide-scrollbars"),
     "--remote-debugging-pipe",
 )
+
+AS_3_AND_4 = """
+import fcntl, os, sys
+read, write = (fcntl.fcntl(int(given), fcntl.F_DUPFD, 10) for given in sys.argv[1:3])
+os.dup2(read, 3)
+os.dup2(write, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""  # where a browser reads and writes; out of the way first
 
 
 def installed() -> str | None:
@@ -92,8 +101,8 @@ def browsing(program: str) -> Iterator[Page]:
     of, write = os.pipe()
     with TemporaryDirectory(ignore_cleanup_errors=True) as home:
         flags = (*FLAGS, f"--user-data-dir={home}", "about:blank")
-        process = subprocess.Popen(  # it reads from 3 and writes to 4
-            ["sh", "-c", f'exec "$0" "$@" 3<&{read} 4>&{write}', program, *flags],
+        process = subprocess.Popen(
+            [sys.executable, "-c", AS_3_AND_4, str(read), str(write), program, *flags],
             pass_fds=(read, write),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

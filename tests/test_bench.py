@@ -563,6 +563,14 @@ def test_a_table_has_a_line_for_each_drafter_and_kind_of_work(columns: Any) -> N
     assert {len(row) for row in rows(columns, summary)} == {len(header(columns, summary))}
 
 
+def test_the_cells_of_the_tables_are_the_figures() -> None:
+    summary = summarise([record("none", "a", 10.0), record("x", "a", 20.0, energy_j=5.0)])
+    speed, steps = (rows(columns, summary)[2] for columns in (SPEED, STEPS))
+    assert speed == ("x", "all", "20.0 (20.0-20.0)", "2.00", "2.00", "2.00", "500", "1/1", "0")
+    latency, shares = "8.0/8.0/8.0", "20/10/40/5/25"
+    assert steps == ("x", "all", latency, "2.00", "50%", "75 25", shares, "0.50")
+
+
 # Costs
 
 
