@@ -7,6 +7,7 @@ and answers too, is escaped by `markup.tag`, and the page's own policy lets no s
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
@@ -158,7 +159,7 @@ def _facts(document: Document) -> Markup:
     how = "greedy" if temperature == 0 else f"temperature {temperature}, seed {options['seed']}"
     facts = {
         "Machine": f"{around['cpu']}, {around['cores']} processors, {memory}, {around['platform']}",
-        "Versions": f"specrt {around['specrt']} ({(around['commit'] or 'no checkout')[:12]}), "
+        "Versions": f"specrt {around['specrt']} ({_commit(around['commit'])}), "
         f"ONNX Runtime {around['onnxruntime']}, numpy {around['numpy']}, Python {around['python']}",
         "Bundle": f"{document['bundle']['path']}, SHA-256 {document['bundle']['sha256'][:16]}…",
         "Runs": f"{len(options['prompts'])} prompts, {options['repeat']} of each, up to "
@@ -226,17 +227,10 @@ def _words(record: Mapping[str, Any]) -> Iterator[Markup]:
     yield tag("pre", record["example"]["asked"])
     yield tag("pre", record["text"])
     steps = (
-        (
-            str(i),
-            str(s["drafted"]),
-            str(s["accepted"]),
-            str(s["tokens"]),
-            f"{s['ms']:.1f}",
-            s["reason"],
-        )
+        (str(i), f"{s['accepted']} of {s['drafted']}", f"{s['ms']:.1f}", s["reason"])
         for i, s in enumerate(record["example"]["steps"], start=1)
     )
-    titles = ("step", "drafted", "accepted", "tokens", "ms", "reason")
+    titles = ("step", "accepted", "ms", "why")
     yield tag("div", table(titles, steps, f"Steps of {record['prompt']}"), class_="texts words")
 
 
@@ -291,6 +285,11 @@ def _drafters(document: Document) -> list[str]:
 
 def _bundle(document: Document) -> str:
     return Path(document["bundle"]["path"]).name
+
+
+def _commit(found: str | None) -> str:
+    """A commit's first digits, and whether files differed from it."""
+    return re.sub(r"^(\w{12})\w*", r"\1", found) if found else "no checkout"
 
 
 def _date(document: Document) -> str:

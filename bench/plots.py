@@ -12,7 +12,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from specrt.bench.markup import Markup, tag
 from specrt.bench.report import token_ms
@@ -23,7 +23,7 @@ GAP = 0.94  # of a step's time that its bar takes
 LONGEST = 22  # characters of a label
 TIGHT: Any = {"handletextpad": 0.3, "columnspacing": 1.2}  # of a legend
 INK, FAINT, METHODS = "#010101", "#020202", 7  # methods: how many colours the page has for them
-RC = {
+RC: dict[Any, Any] = {
     "svg.fonttype": "none",  # letters stay text, in the page's own font
     "text.parse_math": False,  # a `$` in a name is a `$`
     "font.size": 10,
@@ -141,7 +141,7 @@ def acceptance(document: Document) -> Markup:
             if shares:
                 _line(axes, range(1, len(shares) + 1), shares, shade[name], _short(name))
         axes.set_ylim(0, 100)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("depth of the draft")
         axes.set_ylabel("% accepted so deep")
         axes.grid()
@@ -202,7 +202,8 @@ def timeline(document: Document, record: Mapping[str, Any], number: int) -> Mark
                 )
         axes.set_xlim(0, max(ends, default=1.0))
         axes.set_ylim(bottom=0)
-        axes.yaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.set_xlabel("seconds after the first token")
         axes.set_ylabel("tokens")
         marks = [
@@ -235,8 +236,9 @@ def _point(axes: Axes, y: float, of: Mapping[str, Any] | None, shade: str, *, fi
 
 
 def _mark(label: str, shade: str, marker: str, *, filled: bool = True) -> Line2D:
-    fill = "full" if filled else "none"
-    return Line2D([], [], linestyle="", marker=marker, color=shade, fillstyle=fill, label=label)
+    mark = Line2D([], [], linestyle="", marker=marker, color=shade, label=label)
+    mark.set_fillstyle("full" if filled else "none")
+    return mark
 
 
 def _short(label: str) -> str:

@@ -336,10 +336,13 @@ def test_a_record_says_whether_the_token_ids_are_plains(wrong: tuple[str, ...], 
     assert [r["identical"] for r in records(FakeModel(wrong=wrong), prompts=(ONE,))] == [True, same]
 
 
-@pytest.mark.parametrize("case", [{"temperature": 0.5}, {"failing": ("none",)}])
-def test_nothing_is_said_of_identity_where_none_is_promised(case: dict[str, Any]) -> None:
-    model = FakeModel(failing=case.pop("failing", ()))
-    assert records(model, prompts=(ONE,), **case)[1]["identical"] is None
+def test_sampled_texts_are_compared_too_since_the_seed_decides_them() -> None:
+    made = records(FakeModel(wrong=("ngram",)), prompts=(ONE,), temperature=0.5)
+    assert [r["identical"] for r in made] == [True, False]
+
+
+def test_nothing_is_said_of_identity_without_a_plain_text() -> None:
+    assert records(FakeModel(failing=("none",)), prompts=(ONE,))[1]["identical"] is None
 
 
 def test_a_failed_run_is_kept_and_the_others_go_on() -> None:
