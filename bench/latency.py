@@ -95,7 +95,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A turn of a prompt, as it is asked. example: its runs are kept step by step."""
+    """A turn of a prompt, as it is asked. example: drafters' runs are kept step by step."""
 
     id: str
     kind: str
@@ -260,7 +260,7 @@ def _record(question: Question, method: str, runs: dict[str, Run]) -> Record:
         "energy_j": run.joules,
         **of_steps(steps),
         "identical": list(run.result.tokens) == list(plain.result.tokens) if comparable else None,
-        "example": _example(question, steps) if question.example else None,
+        "example": _example(question, steps) if question.example and method != BASELINE else None,
         "text": run.result.text,
         "error": None,
     }

@@ -46,6 +46,14 @@ def summarise(records: Sequence[Record], baseline: str = "none") -> Summary:
     return summary
 
 
+def around(document: Mapping[str, Any]) -> str:
+    """What is of the whole benchmark, in a line."""
+    peak = document["peak_rss_mb"]
+    memory = f"{peak:.0f} MB" if peak else "unknown"
+    energy = document["energy_source"] or "not told by this machine"
+    return f"loaded in {document['load_s']:.2f} s, peak memory {memory}, energy {energy}"
+
+
 def last_line(document: Mapping[str, Any]) -> str:
     """The document on one line of JSON."""
     return json.dumps(document, allow_nan=False)

@@ -55,7 +55,7 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from specrt.bench import page
     from specrt.bench.latency import BASELINE, Plan, begin, document, measure
-    from specrt.bench.report import SPEED, STEPS, header, last_line, rows
+    from specrt.bench.report import SPEED, STEPS, around, header, last_line, rows
     from specrt.bench.suite import load_suites
     from specrt.console import progress, table
     from specrt.runtime.writing import writing_file
@@ -77,17 +77,18 @@ def run(args: argparse.Namespace) -> int:
     with ExitStack() as stack:
         file = stack.enter_context(writing_file(args.json)) if args.json else None
         html = stack.enter_context(writing_file(args.html)) if args.html else None
-        model, around = begin(args.bundle, args.provider)
+        model, found = begin(args.bundle, args.provider)
         records = []
         with progress() as show:
             show("measure", 0, plan.runs)
-            for record in measure(model, plan, around.meter):
+            for record in measure(model, plan, found.meter):
                 records.append(record)
                 show("measure", len(records), plan.runs)
-        result = document(around, plan, records)
+        result = document(found, plan, records)
         for columns in (SPEED, STEPS):
             table(header(columns, result["summary"]), rows(columns, result["summary"]))
             print()
+        print(around(result))
         line = last_line(result)
         print(line)
         if file:
