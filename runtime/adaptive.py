@@ -7,6 +7,7 @@ compared with the text that came, whether it was verified or not: it needs no pr
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import sqrt
 
 import numpy as np
 
@@ -17,12 +18,14 @@ from specrt.runtime.drafters.first import is_free, parts, stops, unread
 from specrt.runtime.interfaces import Context, Drafter
 from specrt.runtime.policies import CostOptimal, Option, Outcome, Policy
 from specrt.runtime.proposal import NOTHING, Proposal
+from specrt.runtime.staying import Stays
 from specrt.runtime.trace import Step
 
 RECENT = 0.99  # what is left of a step's weight in the pace after the next one
-RUN_GAIN, FIRST_RUN = 0.3, 8.0  # of the mean length of runs; what it starts from
 PATIENCE = 8  # steps, at most, that a draft model waits before it reads much
-LASTS = 0.7  # how long a draft model stays that was not asked yet, of the time it was away
+SURE = 0.5  # tokens a step by which it must beat plain decoding not to wait
+RISKY, CAUTION = 8.0, 1.5  # steps of plain decoding from which on reading is a risk; the deviations
+# between texts by which a draft model is then thought worse than it was on average
 SUNK = 32  # tokens read at once beyond which reading says nothing of the pace from then on
 DEEPEST = 8  # tokens asked of a drafter that costs time; free ones are asked for MOST
 
@@ -60,7 +63,7 @@ class Adaptive:
         self._names, self._memory = tuple(names), memory
         self._kinds: dict[str, Acceptance] = {}
         self._offers: dict[str, _Offer] = {}
-        self._runs: dict[str, tuple[float, int]] = {}  # steps in a row: lately, and now
+        self._stays = Stays()
         self._stopped: dict[str, Stopped] = {}
         self._watch = Watch(Certainty(), 0.0)
         self._silent: set[str] = set()  # asked, and had nothing
@@ -90,16 +93,16 @@ class Adaptive:
                     found[name] = proposal
                     self._add_free(options, name, _kind(proposal), proposal.size)
             elif name not in self._silent:
-                missed = unread(part, context.tokens)
-                if self._can_wait(name, missed):
-                    continue
-                asked[name] = part, missed
+                missed, so_far = unread(part, context.tokens), len(options)
                 self._add_costly(options, name, part, missed, room)
+                if self._waits(name, missed, options, so_far):
+                    del options[so_far:]
+                asked[name] = part, missed
         chosen, why = policy.choose(options, self.pace)
         self._chosen = chosen
         self.reason = self._say(options, why)
         if not why:
-            self._count_run(chosen)
+            self._stays.chose("" if chosen.free else chosen.arm)
         for name, proposal in found.items():
             if name == chosen.arm or name not in self._offers:
                 self._offers[name] = _Offer(_kind(proposal), proposal.tokens.tolist())
@@ -135,6 +138,7 @@ class Adaptive:
         expected = costs.by_rows[min(step.drafted + 1, MOST_ROWS)]  # a slow moment is no slow draft
         if step.drafted and not chosen.free:
             expected += costs.draft(chosen.arm, step.drafted, min(self._unread, SUNK))
+        self._stays.wrote(len(step.emitted), free=bool(chosen.arm) and chosen.free)
         self._emitted = RECENT * self._emitted + len(step.emitted)
         self._cost = RECENT * self._cost + expected / costs.plain
         memory.policy.observe(
@@ -159,14 +163,14 @@ class Adaptive:
         pace, emits, chance = self.pace, 1.0, 1.0
 
         def add(n: int, emits: float, seconds: float, stops: bool) -> None:
-            stays = self._stays(name, LASTS * min(unread, room) / emits)
+            stays = self._stays.steps(name, unread, room, emits)
             hope = n + 1 - pace * (rows[n + 1] + n * each)
             lasting = reading * (1 - 1 / stays)
             option = Option(name, n, emits, seconds + reading, False, stops, lasting, hope)
             options.append(option)
 
         if most and stops(part) and self._memory.policy.floor(1.0) is not None:
-            stopped = self._stopped_of(name)
+            stopped = self._expected(name, reading)
             drafted, emitted = min(stopped.drafted, most), min(stopped.emitted, most + 1)
             full = int(drafted)
             more = rows[full + 2] - rows[full + 1]
@@ -178,12 +182,26 @@ class Adaptive:
             emits += chance
             add(n, emits, rows[n + 1] + n * each, False)
 
-    def _can_wait(self, name: str, unread: int) -> bool:
-        """Whether to let the text first show its pace with what is free: for half the time that
-        a draft model would read, where free drafters there are."""
-        costs = self._memory.costs
+    def _waits(self, name: str, unread: int, options: Sequence[Option], start: int) -> bool:
+        """Whether a draft model, whose options begin at `start`, lets the text first show its pace
+        with what is free: for half the time that it would read, unless it is sure to gain."""
+        costs, pace = self._memory.costs, self.pace
         reading = costs.draft(name, 0, unread) / costs.plain
-        return self._free and self._steps < min(PATIENCE, reading / 2)
+        if not self._free or self._steps >= min(PATIENCE, reading / 2):
+            return False
+        most = max((option.worth(pace) for option in options[start:]), default=0.0)
+        return most < options[0].worth(pace) + SURE
+
+    def _expected(self, name: str, reading: float) -> Stopped:
+        """Drafts that stop by themselves, as they were in this text or else in others; where a
+        long prompt has to be read first, as they were in the worse ones of those."""
+        stopped = self._stopped_of(name)
+        if self._stays.asked(name):
+            return stopped
+        risk = min(1.0, reading / (RISKY * self._memory.costs.plain))
+        less = CAUTION * risk * sqrt(self._memory.habits.stopped(name).spread)
+        emitted = max(stopped.emitted - less, 1.0)
+        return Stopped(stopped.drafted * emitted / stopped.emitted, emitted)
 
     def _floor(self, name: str) -> float:
         """The chance that all tokens are right at which another one costs what it gains."""
@@ -205,22 +223,9 @@ class Adaptive:
 
     def _learn_stopped(self, name: str, step: Step) -> None:
         self._certainty(name).observe(self._watch.seen, step.accepted)
-        for means in (self._stopped_of(name), self._memory.habits.stopped(name)):
-            means.observe(step.drafted, len(step.emitted))
-
-    def _stays(self, name: str, away: float) -> float:
-        """For how many steps in a row a drafter is likely to be asked now: as many as lately, or
-        as it was away if it was not asked yet."""
-        run = self._runs.get(name)
-        return max(1.0, *run) if run else max(1.0, away)
-
-    def _count_run(self, chosen: Option) -> None:
-        for name, (mean, now) in self._runs.items():
-            if name != chosen.arm and now:
-                self._runs[name] = (mean + RUN_GAIN * (now - mean), 0)
-        if not chosen.free:
-            mean, now = self._runs.get(chosen.arm, (FIRST_RUN, 0))
-            self._runs[chosen.arm] = mean, now + 1
+        text, drafted, emitted = self._stopped_of(name), step.drafted, len(step.emitted)
+        text.observe(drafted, emitted)
+        self._memory.habits.stopped(name).observe(drafted, emitted, text.emitted)
 
     def _rates(self, kind: str, levels: int) -> list[float]:
         if kind not in self._kinds:

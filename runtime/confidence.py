@@ -12,7 +12,8 @@ EDGES = (0.3, 0.5, 0.7, 0.85, 0.95, 0.99)  # of what is counted together
 BELIEVED = (0.25, 0.42, 0.62, 0.8, 0.92, 0.97, 0.99)  # right, where nothing was counted
 TRUST = 10.0  # counts that this is worth
 FADE, SLOWLY = 0.95, 0.995  # of the past, within a text and over all
-DRAFTED, EMITTED = 2.0, 2.2  # tokens of a step, where nothing is known
+DRAFTED, EMITTED = 2.2, 2.5  # tokens of a step, where nothing is known; a 0.5B for its 1.5B emits
+SPREAD = 0.2**2  # 2.0 to 2.5 in a chat or a summary, 3.5 in code, 7 where it extracts
 WEIGHT = 4.0  # steps that this, or what all texts so far say, is worth in a new text
 
 
@@ -38,17 +39,22 @@ class Certainty:
 
 @dataclass(slots=True)
 class Stopped:
-    """Drafts that stopped by themselves: how long they were, what their steps emitted."""
+    """Drafts that stopped by themselves: how long they were, what their steps emitted. spread: the
+    variance of the latter between texts."""
 
     drafted: float = DRAFTED
     emitted: float = EMITTED
     fade: float = FADE
+    spread: float = SPREAD
     _weight: float = WEIGHT
 
-    def observe(self, drafted: int, emitted: int) -> None:
+    def observe(self, drafted: int, emitted: int, in_text: float | None = None) -> None:
+        """Of a step; in_text: the mean of what its text's steps emitted, where these are all."""
         self._weight = self.fade * self._weight + 1
         self.drafted += (drafted - self.drafted) / self._weight
         self.emitted += (emitted - self.emitted) / self._weight
+        if in_text is not None:
+            self.spread += (1 - self.fade) * ((in_text - self.emitted) ** 2 - self.spread)
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from specrt.runtime.errors import RequestError
 
 PROBES, SURPLUS = 0.01, 0.1  # shares of all time, and of what drafts win, that probes may lose
 MOST_PROBES = 0.03  # the share of all time that they may lose at most
-FIRST_WAIT, LONGEST_WAIT = 8, 512  # steps between probes of a drafter that does not pay
+FIRST_WAIT, LONGEST_WAIT = 8, 128  # steps between probes of a drafter that does not pay
 SIZES = (1, 2, 4, 8)  # budgets among which the bandits choose, for each drafter
 UP, DOWN = 2, 1  # of the heuristic, after a draft that was right and one that was not
 

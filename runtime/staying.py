@@ -1,0 +1,46 @@
+"""For how long a draft model is likely to be asked, once it has read what it missed.
+
+Reading is worth it only if many steps share it. They are as many as lately; or, for one that was
+not asked yet, as those in which nothing free is found in what is left of the text.
+"""
+
+from dataclasses import dataclass, field
+
+RUN_GAIN, FIRST_RUN = 0.3, 8.0  # of the mean length of runs; what it starts from
+LASTS = 0.7  # how long a draft model stays that was not asked yet, of the time it was away
+AHEAD, FOUND = 8.0, 0.45  # tokens that the share of free drafts is known from beforehand; the share
+
+
+@dataclass(slots=True)
+class Stays:
+    """In one text."""
+
+    _runs: dict[str, tuple[float, int]] = field(default_factory=dict)  # steps: lately, and now
+    _written: float = AHEAD
+    _found: float = FOUND * AHEAD  # tokens of steps whose draft was free
+
+    def asked(self, name: str) -> bool:
+        """Whether it was asked in this text."""
+        return name in self._runs
+
+    def steps(self, name: str, unread: int, room: int, emits: float) -> float:
+        """In a row, of so many tokens each, if it were asked now and had to read so many tokens;
+        room: those that may still be written."""
+        if name in self._runs:
+            return max(1.0, *self._runs[name])
+        left = room * (1 - self._found / self._written)
+        return max(1.0, LASTS * min(unread, left) / emits)
+
+    def wrote(self, tokens: int, *, free: bool) -> None:
+        """A step emitted so many; free: its draft was."""
+        self._written += tokens
+        self._found += tokens * free
+
+    def chose(self, name: str) -> None:
+        """A draft model was chosen for a step, "" for none."""
+        for other, (mean, now) in self._runs.items():
+            if other != name and now:
+                self._runs[other] = mean + RUN_GAIN * (now - mean), 0
+        if name:
+            mean, now = self._runs.get(name, (FIRST_RUN, 0))
+            self._runs[name] = mean, now + 1
