@@ -631,6 +631,12 @@ def test_what_is_no_gate_is_none(text: str) -> None:
     assert gate.parse(text) is None
 
 
+def test_any_kind_of_work_is_not_all_work_together() -> None:
+    one = gate.parse("auto/* speedup>=9")
+    assert one
+    assert [told[-6:] for told in gate.failures([one], SUMMARY)] == ["(edit)", "(code)"]
+
+
 def test_a_gate_may_be_about_a_kind_with_blanks() -> None:
     one = gate.parse("draft:small/two words speedup>=1")
     assert one == gate.Gate("speedup", ">=", 1.0, "draft:small", "two words")

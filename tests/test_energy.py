@@ -123,6 +123,10 @@ def test_a_rail_at_ten_watts_gives_ten_joules_a_second(
     assert meter.start()() == 30.0
 
 
+def test_between_two_looks_the_power_is_their_mean() -> None:
+    assert energy.joules([(0.0, 4.0), (2.0, 6.0), (3.0, 6.0)]) == 16.0
+
+
 def test_the_rails_are_looked_at_while_something_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
