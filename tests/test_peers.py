@@ -1,6 +1,7 @@
 """Other engines in a benchmark: the protocol of their processes, with an engine made up here."""
 
 import hashlib
+import json
 import os
 import sys
 import time
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import refused
+from golden.make_help import help_texts
 
 import specrt
 from specrt.bench.latency import Plan, measure
@@ -413,3 +416,65 @@ def test_where_plain_decoding_failed_the_runs_length_is_asked_for() -> None:
     plain = {"a": {"kind": "chat", "prompt": "a", "text": "", "error": "MemoryError: "}}
     (asked,) = questions(Plan((ONE,), (), max_tokens=9), plain, Listening())
     assert asked.count == 9
+
+
+# The command
+
+
+@pytest.fixture
+def command(tiny_bundle: Path, tmp_path: Path) -> list[str | Path]:
+    suite = tmp_path / "suite.jsonl"
+    suite.write_text('{"id": "a", "kind": "chat", "prompt": "the model"}\n')
+    options = ["--repeat", "1", "--max-tokens", "5", "--drafters", "ngram", "--provider", "cpu"]
+    return ["bench", tiny_bundle, "--suite", suite, *options]
+
+
+def test_peers_stand_in_one_table_with_specrt(
+    specrt_run: Any, command: list[str | Path], peer: Peer, engine: Path
+) -> None:
+    done = specrt_run(*command, "--peers", "fake", "--peer-model", f"fake={engine}")
+    summary = json.loads(done.out.splitlines()[-1])["summary"]
+    assert list(summary) == ["none", "ngram", "fake", "fake+lookup"]
+    assert summary["fake"]["all"]["speedup"]["prompts"] == 1
+    assert [line.split()[0] for line in done.out.splitlines() if " chat " in line][:4] == [*summary]
+
+
+def test_a_gate_without_a_name_is_for_specrts_drafters(
+    specrt_run: Any, command: list[str | Path], peer: Peer, tmp_path: Path
+) -> None:
+    (tmp_path / "crash").touch()
+    peers = ["--peers", "fake", "--peer-model", f"fake={tmp_path / 'crash'}"]
+    assert specrt_run(*command, *peers, "--gate", "failed<=0").code == 0
+
+
+def test_without_its_peer_a_benchmark_goes_on(
+    specrt_run: Any, command: list[str | Path], monkeypatch: pytest.MonkeyPatch, engine: Path
+) -> None:
+    absent = Peer("absent", engine, "no_such_module", ("plain",), gguf=True, package="no-such")
+    monkeypatch.setitem(PEERS, "absent", absent)
+    done = specrt_run(*command, "--peers", "absent")
+    assert done.code == 0
+    assert "absent is left out: " in done.err
+    assert list(json.loads(done.out.splitlines()[-1])["summary"]) == ["none", "ngram"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--peers", "vllm"], "peer 'vllm' is unknown; choose onnxruntime-genai, llama.cpp"),
+        (["--peer-model", "fake=x"], "--peer-model is for 'fake', which --peers does not name"),
+        (["--peers", "fake", "--peer-program", "python"], "'python' is not of the form llama.cpp="),
+        (
+            ["--peers", "fake", "--peer-model", f"fake={__file__}", "--temperature", "0.7"],
+            "--peers write greedily, not at temperature 0.7; leave one",
+        ),
+    ],
+)
+def test_wrong_use_is_told_in_one_line(
+    specrt_run: Any, command: list[str | Path], peer: Peer, options: list[str], message: str
+) -> None:
+    refused(specrt_run(*command, *options), message)
+
+
+def test_the_help_names_every_peer() -> None:
+    assert [name for name in PEERS if name not in help_texts()["bench"]] == []

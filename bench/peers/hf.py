@@ -15,11 +15,11 @@ def open(transformers: Any, job: Mapping[str, Any]) -> Callable[..., dict[str, A
     torch.set_num_threads(job["threads"])
     dtype = torch.bfloat16 if _has_bf16() else torch.float32
     model = _load(transformers, job["model"], dtype)
-    options = {
-        "plain": lambda: {},
-        "lookup": lambda: {"prompt_lookup_num_tokens": LOOKUP_TOKENS},
-        "draft": lambda: {"assistant_model": _load(transformers, job["draft"], dtype)},
-    }[job["mode"]]()
+    options: dict[str, Any] = {}
+    if job["mode"] == "lookup":
+        options = {"prompt_lookup_num_tokens": LOOKUP_TOKENS}
+    elif job["mode"] == "draft":
+        options = {"assistant_model": _load(transformers, job["draft"], dtype)}
     drafted = _counted(import_module("transformers.generation.candidate_generator"))
 
     def ask(ids: list[int], count: int, emit: Callable[..., None]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from specrt.pull import home
 from specrt.runtime.bundle import Manifest, Source
 from specrt.runtime.errors import RequestError
+from specrt.runtime.providers import choose
 
 PLAIN = "plain"
 _HERE = Path(__file__).parent
@@ -157,6 +158,14 @@ def enlist(
             else:
                 entrants.append(Entrant(peer, mode, program, model, draft))
     return Field(tuple(entrants), tuple(left_out))
+
+
+def require_comparable(temperature: float, provider: str, manifest: Manifest) -> None:
+    """RequestError unless specrt does what its peers do."""
+    if temperature:
+        raise RequestError(f"--peers write greedily, not at temperature {temperature:g}; leave one")
+    if (chosen := choose(provider, manifest.flavour).provider) != "cpu":
+        raise RequestError(f"--peers run on the cpu and the bundle on {chosen}; use --provider cpu")
 
 
 def _program(peer: Peer, named: str | None) -> str:

@@ -8,7 +8,7 @@ both; what no peer tells is left at nothing.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -24,16 +24,6 @@ Record = dict[str, Any]
 Run = Callable[[str, Mapping[str, Any]], Outcome]  # python, job -> outcome
 
 
-class Model(Protocol):
-    """What is asked of the bundle that peers are compared with."""
-
-    tokenizer: Tokenizer
-
-    def prompt_ids(
-        self, prompt: None = None, messages: Sequence[Mapping[str, Any]] | None = None
-    ) -> tuple[int, ...]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A question of a round: its token ids, and how many tokens are to be written."""
@@ -47,13 +37,13 @@ class Asked:
 def take_turns(
     own: Iterator[Record],
     plan: Plan,
-    model: Model,
+    model: Any,
     entrants: Sequence[Entrant],
     threads: int,
     run: Run = run_worker,
 ) -> Iterator[Record]:
-    """specrt's own records with the peers' between its rounds. A peer whose process fails has an
-    error in each record of that round, and is not started again."""
+    """specrt's own records with the peers' between its rounds. model: the bundle, loaded. A peer
+    whose process fails has an error in each record of that round, and is not started again."""
     left = list(entrants)
     for repeat in range(plan.repeat):
         plain: dict[str, Record] = {}
@@ -70,7 +60,7 @@ def take_turns(
         left = left[1:] + left[:1]  # none always runs first
 
 
-def questions(plan: Plan, plain: Mapping[str, Record], model: Model) -> list[Asked]:
+def questions(plan: Plan, plain: Mapping[str, Record], model: Any) -> list[Asked]:
     """What specrt was asked in a round. plain: its plain records by question."""
     asked, by_prompt = [], iter(plain.values())
     for prompt in plan.prompts:

@@ -13,7 +13,8 @@ _KINDS = "chat,summarise,edit,code,extract"
 _NOTES = f"""a gate is DRAFTER/KIND FIGURE>=NUMBER, or with <=, > or <; without a kind it is about
 all work together, without a drafter about each; * is any. Figures:
 {", ".join(FIGURES[:7])},
-{", ".join(FIGURES[7:])}"""
+{", ".join(FIGURES[7:])}
+peers are onnxruntime-genai, llama.cpp, llama-server, openvino-genai and transformers"""
 
 
 def add(commands: Any) -> None:
@@ -27,7 +28,8 @@ def add(commands: Any) -> None:
             "specrt bench bundle\n"
             "specrt bench bundle --drafters ngram,draft --suite code,edit --repeat 5\n"
             "specrt bench bundle --suite mine.jsonl --json result.json --html result.html\n"
-            'specrt bench bundle --gate "speedup>=1.3" --gate "auto/* speedup>=0.97"'
+            'specrt bench bundle --gate "speedup>=1.3" --gate "auto/* speedup>=0.97"\n'
+            "specrt bench bundle --peers llama.cpp,transformers --peer-program llama.cpp=PYTHON"
         ),
         notes=_NOTES,
     )
@@ -46,6 +48,11 @@ def add(commands: Any) -> None:
     add("--temperature", type=float, metavar="T", default=0.0, help="0 is greedy (0)")
     add("--seed", type=int, metavar="S", default=0, help="of the draws (0)")
     add_provider(parser)
+    add("--peers", type=_names, metavar="P,P", default=(), help="engines to ask the same")
+    help = "the Python that has it, or its binary (this Python)"
+    add("--peer-program", type=_pair, metavar="P=PATH", action="append", default=[], help=help)
+    help = "what it loads (the GGUF file that the bundle was made from)"
+    add("--peer-model", type=_pair, metavar="P=PATH", action="append", default=[], help=help)
     add("--json", type=Path, metavar="FILE", help="write the JSON object to a file as well")
     add("--html", type=Path, metavar="FILE", help="write a page with plots (extra: bench)")
     help = "exit with 1 unless it holds; may be given again"
@@ -55,9 +62,13 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from specrt.bench import page
     from specrt.bench.latency import BASELINE, Plan, begin, document, measure
+    from specrt.bench.peers.known import enlist, require_comparable
+    from specrt.bench.peers.turns import take_turns
     from specrt.bench.report import SPEED, STEPS, around, header, last_line, rows
     from specrt.bench.suite import load_suites
-    from specrt.console import progress, table
+    from specrt.console import progress, say, table
+    from specrt.runtime.bundle import read_manifest
+    from specrt.runtime.providers import physical_cores
     from specrt.runtime.writing import writing_file
 
     plan = Plan(
@@ -77,13 +88,21 @@ def run(args: argparse.Namespace) -> int:
     with ExitStack() as stack:
         file = stack.enter_context(writing_file(args.json)) if args.json else None
         html = stack.enter_context(writing_file(args.html)) if args.html else None
+        manifest = read_manifest(args.bundle)
+        field = enlist(args.peers, manifest, args.peer_program, args.peer_model)
+        for line in field.left_out:
+            say(line)
+        if field.entrants:
+            require_comparable(plan.temperature, args.provider, manifest)
         model, found = begin(args.bundle, args.provider)
-        records = []
+        threads = found.profile.threads if found.profile else physical_cores()
+        records, runs = [], plan.runs + len(field.entrants) * plan.runs // len(plan.methods)
         with progress() as show:
-            show("measure", 0, plan.runs)
-            for record in measure(model, plan, found.meter):
+            show("measure", 0, runs)
+            own = measure(model, plan, found.meter)
+            for record in take_turns(own, plan, model, field.entrants, threads):
                 records.append(record)
-                show("measure", len(records), plan.runs)
+                show("measure", len(records), runs)
         result = document(found, plan, records)
         for columns in (SPEED, STEPS):
             table(header(columns, result["summary"]), rows(columns, result["summary"]))
@@ -95,8 +114,8 @@ def run(args: argparse.Namespace) -> int:
             file.write(line + "\n")
         if html:
             html.write(page.page(result))
-    own = {name: result["summary"][name] for name in plan.methods}
-    if failed := list(failures(args.gate, own)):
+    ours = {name: result["summary"][name] for name in plan.methods}
+    if failed := list(failures(args.gate, ours)):
         raise CheckError(f"gate {'; gate '.join(failed)}")
     return 0
 
@@ -106,6 +125,13 @@ def _names(argument: str) -> tuple[str, ...]:
     if not names:
         raise argparse.ArgumentTypeError("give one name or more, with commas between them")
     return names
+
+
+def _pair(argument: str) -> tuple[str, str]:
+    name, _, path = argument.partition("=")
+    if not (name and path):
+        raise argparse.ArgumentTypeError(f"{argument!r} is not of the form llama.cpp=PATH")
+    return name, path
 
 
 def _gate(argument: str) -> Gate:
