@@ -65,7 +65,9 @@ def _sections(document: Document) -> Iterator[Markup]:
         "Each prompt's speed over plain decoding's of the same prompt, both in one process and "
         "taking turns; the median of the prompts, with its 95 % bootstrap interval. Decoding "
         "leaves the first token out; the whole answer has it, and with it what a drafter takes to "
-        "read the prompt.",
+        "read the prompt."
+        + " Other engines ran in processes of their own."
+        * bool(_peers(document)),
         plots.speed(document),
         _table(SPEED, document, "Speed by drafter and kind of work"),
     )

@@ -31,7 +31,9 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 def installed() -> str | None:
-    """The browser's program, None if there is none."""
+    """The browser's program, None if there is none that can be spoken to."""
+    if os.name != "posix":  # the pipes
+        return None
     return next((found for name in NAMES if (found := shutil.which(name))), None)
 
 

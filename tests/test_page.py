@@ -14,7 +14,7 @@ from browser import Page, browsing, installed
 
 from specrt.bench import page as pages
 from specrt.bench.latency import Circumstances, Plan, document, measure
-from specrt.bench.report import SPEED, STEPS, rows
+from specrt.bench.report import SPEED, STEPS, rows, summarise
 from specrt.bench.suite import Prompt
 from specrt.runtime.trace import Step, Trace
 
@@ -142,6 +142,18 @@ def test_a_benchmark_of_nothing_but_failures_has_a_page(measured: dict[str, Any]
     around = Circumstances(Path(measured["bundle"]["path"]), 0.5)
     made = document(around, plan, list(measure(FakeModel(), plan)))
     assert "No drafter finished a run" in pages.page(made)
+
+
+def test_other_engines_stand_in_the_tables_and_are_no_result(measured: dict[str, Any]) -> None:
+    own = measured["records"]
+    about = {"drafter": "llama.cpp", "version": "0.3", "model": "m.gguf", "example": None}
+    peers = [{**r, **about, "identical": None} for r in own if r["drafter"] == "auto"]
+    summary = summarise([*own, *peers])
+    html = pages.page({**measured, "records": [*own, *peers], "summary": summary})
+    assert "llama.cpp 0.3 on m.gguf" in html
+    assert '<th scope="row">llama.cpp · all</th>' in html
+    assert html.count('class="big"') == 3
+    assert "<h1>auto decodes" in html
 
 
 def test_a_page_is_made_of_a_kept_document(
