@@ -36,7 +36,8 @@ sanitize: $(READY)  ## the native kernels' tests, ended by the first byte read o
 
 # The figures in README.md. Bundles are made once and kept beside the checkpoints. Peers are run where
 # they are: LLAMA_PYTHON has llama-cpp-python; GENAI_PYTHON has onnxruntime-genai, and GENAI_MODELS is
-# the folder with its exports: smollm2-int8, smollm2-int4, coder-int8, coder-int4.
+# the folder with its exports: smollm2-int8, smollm2-int4, coder-int8, coder-int4. PEERS: options of
+# `specrt bench` that name others, as in PEERS='--peers transformers'.
 BUNDLES = $(shell $(BIN)/python -c 'from specrt.pull import home; print(home() / "bundles")')
 SMOLLM2 = "$$($(BIN)/specrt pull smollm2)"
 CODER = "$$($(BIN)/specrt pull qwen2.5-coder-1.5b)"
@@ -47,8 +48,9 @@ bench: $(READY)
 	    $(BUNDLES)/bench-smollm2
 	test -f $(BUNDLES)/bench-coder/specrt.json || $(BIN)/specrt export $(CODER) \
 	    $(BUNDLES)/bench-coder --draft $(CODER_DRAFT) --context 8192
-	$(BIN)/specrt bench $(BUNDLES)/bench-smollm2 --drafters ngram,auto
-	$(BIN)/specrt bench $(BUNDLES)/bench-coder --drafters ngram,draft,auto --repeat 1
+	$(BIN)/specrt bench $(BUNDLES)/bench-smollm2 --drafters ngram,auto $(PEERS)
+	$(BIN)/specrt bench $(BUNDLES)/bench-coder --drafters ngram,draft,auto --repeat 1 \
+	    $(PEERS)
 	$(BIN)/python bench/overhead.py $(BUNDLES)/bench-coder
 	for model in $(SMOLLM2) $(CODER); do $(BIN)/python bench/kernels.py "$$model" \
 	    --home $(BUNDLES) $(if $(LLAMA_PYTHON),--llama-python $(LLAMA_PYTHON)); done
@@ -58,8 +60,9 @@ bench: $(READY)
 	        bundle=$(BUNDLES)/bench-$$model-int$$bits; \
 	        test -f $$bundle/specrt.json || \
 	            $(BIN)/specrt export "$$source" $$bundle --weights int$$bits --context 8192; \
-	        $(BIN)/python bench/plain_vs_genai.py $(GENAI_MODELS)/$$model-int$$bits $$bundle \
-	            --genai-python $(GENAI_PYTHON) --prompts 6 --max-tokens 64 --rounds 2; \
+	        $(BIN)/specrt bench $$bundle --drafters none --max-tokens 64 --repeat 2 \
+	            --peers onnxruntime-genai --peer-program onnxruntime-genai=$(GENAI_PYTHON) \
+	            --peer-model onnxruntime-genai=$(GENAI_MODELS)/$$model-int$$bits; \
 	    done; done
 
 # build/ is removed first: setuptools would put what an older build left there into the wheel.

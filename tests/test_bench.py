@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 
 import specrt
-from specrt.bench import gate, latency, plain_vs_genai
+from specrt.bench import gate, latency
 from specrt.bench.curve import curve
 from specrt.bench.energy import Stop
 from specrt.bench.environment import commit, environment, peak_rss_mb
@@ -648,47 +647,3 @@ def test_a_gate_about_what_is_not_run_is_told_beforehand() -> None:
         "drafter 'draft', and the drafters are none, auto",
         "work 'poems', and the kinds of work are chat, code",
     ]
-
-
-# The other engine
-
-ANSWER = {"id": "a", "prompt_tokens": 5, "tokens": 11, "ttft_s": 0.5}
-FAST = {"import_s": 0.5, "load_s": 1.0, "peak_rss_mb": 100.0, "runs": [{**ANSWER, "decode_s": 1.0}]}
-SLOW = {"import_s": 0.5, "load_s": 2.0, "peak_rss_mb": 300.0, "runs": [{**ANSWER, "decode_s": 2.0}]}
-
-
-def test_ratios_are_specrts_median_over_genais() -> None:
-    processes = [{"engine": "genai", **SLOW}, {"engine": "specrt", **FAST}]
-    ratios = {name: f["ratio"] for name, f in plain_vs_genai.compare(processes).items()}
-    assert ratios == {
-        "tokens_per_s": 2.0,
-        "ttft_s": 1.0,
-        "import_s": 1.0,
-        "load_s": 0.5,
-        "peak_rss_mb": 1 / 3,
-    }
-
-
-def test_the_first_token_is_no_part_of_the_speed() -> None:
-    processes = [{"engine": "genai", **SLOW}, {"engine": "specrt", **FAST}]
-    speed = plain_vs_genai.compare(processes)["tokens_per_s"]
-    assert (speed["genai"], speed["specrt"]) == (5.0, 10.0)
-
-
-def test_without_genai_one_line_says_what_to_install(capsys: pytest.CaptureFixture[str]) -> None:
-    assert plain_vs_genai.main(["model", "bundle", "--genai-python", "no-such-python"]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "onnxruntime-genai is not installed in no-such-python" in told.err
-    assert len(told.err.splitlines()) == 1
-
-
-@pytest.mark.skipif(not hasattr(os, "wait4"), reason="needs POSIX")
-def test_a_process_that_fails_gives_its_last_line() -> None:
-    told = plain_vs_genai.run_worker(sys.executable, "no-such-engine", {"model": ""})
-    assert told == {"engine": "no-such-engine", "error": "KeyError: 'no-such-engine'"}
-
-
-def test_the_prompts_of_the_comparison_mix_all_kinds() -> None:
-    chosen = [prompt["id"] for prompt in plain_vs_genai.choose(7)]
-    assert chosen == [f"{kind}-1" for kind in KINDS] + ["chat-2", "summarise-2"]

@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
     from specrt.bench import page
     from specrt.bench.latency import BASELINE, Plan, begin, document, measure
     from specrt.bench.peers.known import enlist, require_comparable
+    from specrt.bench.peers.told import lines
     from specrt.bench.peers.turns import take_turns
     from specrt.bench.report import SPEED, STEPS, around, header, last_line, rows
     from specrt.bench.suite import load_suites
@@ -90,8 +91,8 @@ def run(args: argparse.Namespace) -> int:
         html = stack.enter_context(writing_file(args.html)) if args.html else None
         manifest = read_manifest(args.bundle)
         field = enlist(args.peers, manifest, args.peer_program, args.peer_model)
-        for line in field.left_out:
-            say(line)
+        for reason in field.left_out:
+            say(reason)
         if field.entrants:
             require_comparable(plan.temperature, args.provider, manifest)
         model, found = begin(args.bundle, args.provider)
@@ -108,6 +109,8 @@ def run(args: argparse.Namespace) -> int:
             table(header(columns, result["summary"]), rows(columns, result["summary"]))
             print()
         print(around(result))
+        for line in lines(records, field.entrants):
+            print(line)
         line = last_line(result)
         print(line)
         if file:
