@@ -145,7 +145,7 @@ def run(
     return document(around, plan, list(measure(model, plan, around.meter)))
 
 
-def begin(bundle: str | Path, provider: str) -> tuple[Model, Circumstances]:
+def begin(bundle: str | Path, provider: str) -> tuple[specrt.Model, Circumstances]:
     """Load the bundle, and note when, how long it took, and what is known of this device."""
     folder = Path(bundle)
     date = datetime.now(UTC).isoformat(timespec="seconds")
