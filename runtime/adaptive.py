@@ -171,7 +171,8 @@ class Adaptive:
 
         if most and stops(part) and self._memory.policy.floor(1.0) is not None:
             stopped = self._expected(name, reading)
-            drafted, emitted = min(stopped.drafted, most), min(stopped.emitted, most + 1)
+            drafted = min(stopped.drafted, most)
+            emitted = min(1 + (stopped.emitted - 1) * drafted / stopped.drafted, most + 1)
             full = int(drafted)
             more = rows[full + 2] - rows[full + 1]
             seconds = rows[full + 1] + (drafted - full) * more + drafted * each
