@@ -4,10 +4,11 @@
     int4     4-bit GGUF types keep theirs, all else is rounded to 4 bits.
     int8     everything in 8 bits.
 
-Q4_0, Q4_1, Q5_0, Q8_0, and in 8 bits Q4_0, are kept exactly; of Q4_K and Q6_K each step and minimum
-is rounded to float16. runtime/native/packed.h says how they lie in the file; they change together.
+Q4_0, Q4_1, Q4_K, Q5_0, Q8_0, and in 8 bits Q4_0, are kept exactly; of Q6_K each step is rounded to
+float16. runtime/native/packed.h says how they lie in the file; they change together.
 """
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,14 +22,21 @@ from specrt.export.writer import GraphWriter
 from specrt.runtime.errors import SourceError
 from specrt.runtime.native import DOMAIN
 
-FOUR, FOUR_MINIMUM, EIGHT, SIX = range(4)
+FOUR, FOUR_MINIMUM, EIGHT, SIX, FOUR_K = range(5)
 PACKED = "native"  # the format of a quantize.Packed whose data is what `pack` gives
 MAGIC, HEADER, MOST = 0x31515053, 64, 6  # most matrices of one constant
-TILE, UNIT, BLOCK = 16, 64, 32
-RUN = {FOUR: 32, FOUR_MINIMUM: 32, EIGHT: 32, SIX: 16}  # columns of a step
-UNIT_BYTES = {FOUR: 576, FOUR_MINIMUM: 640, EIGHT: 1088, SIX: 896}
-ZERO = {FOUR: 8, FOUR_MINIMUM: 0, EIGHT: 128, SIX: 32}  # the code of padding, whose steps are 0
-FOURS = {"Q4_0": FOUR, "Q4_1": FOUR_MINIMUM, "Q4_K": FOUR_MINIMUM}
+TILE, BLOCK = 16, 32
+UNIT = {FOUR: 64, FOUR_MINIMUM: 64, EIGHT: 64, SIX: 64, FOUR_K: 256}  # columns
+RUN = {FOUR: 32, FOUR_MINIMUM: 32, EIGHT: 32, SIX: 16, FOUR_K: 32}  # columns of a step
+UNIT_BYTES = {FOUR: 576, FOUR_MINIMUM: 640, EIGHT: 1088, SIX: 896, FOUR_K: 2368}
+ZERO = {
+    FOUR: 8,
+    FOUR_MINIMUM: 0,
+    EIGHT: 128,
+    SIX: 32,
+    FOUR_K: 0,
+}  # codes of padding; its steps are 0
+FOURS = {"Q4_0": FOUR, "Q4_1": FOUR_MINIMUM, "Q4_K": FOUR_K}
 CARRIED = {**FOURS, "Q5_0": SIX, "Q6_K": SIX}
 FORMATS: Mapping[str, tuple[Mapping[str, int], int]] = {  # kinds by GGUF type, and of all others
     "carried": (CARRIED, EIGHT),
@@ -41,12 +49,25 @@ ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """Rows of one kind: codes uint8 (rows, cols), steps and minimums float16 (rows, runs)."""
+    """Rows of one kind: codes uint8 (rows, cols), steps and minimums float16 (rows, runs). Those of
+    FOUR_K are uint8, times scales float16 (rows, units, 2) of a unit's steps and minimums."""
 
     kind: int
     codes: np.ndarray
     steps: np.ndarray
     minimums: np.ndarray | None = None
+    scales: np.ndarray | None = None
+
+    @property
+    def sizes(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Steps and minimums, float32 (rows, runs)."""
+        parts = [None if p is None else p.astype(np.float32) for p in (self.steps, self.minimums)]
+        if self.scales is not None:
+            wide = np.repeat(self.scales.astype(np.float32), UNIT[self.kind] // RUN[self.kind], 1)
+            parts = [None if p is None else p * wide[..., i] for i, p in enumerate(parts)]
+        steps, minimums = parts
+        assert steps is not None
+        return steps, minimums
 
 
 def pack(tensors: Sequence[Tensor], format: str = "carried") -> np.ndarray:
@@ -58,17 +79,18 @@ def pack(tensors: Sequence[Tensor], format: str = "carried") -> np.ndarray:
     if len(tensors) > MOST or any(tensor.shape[-1] != cols for tensor in tensors):
         raise SourceError(f"{tensors[0].name} and its neighbours cannot be packed side by side")
     carried, others = FORMATS[format]
-    units, kinds = -(-cols // UNIT), [carried.get(tensor.kind, others) for tensor in tensors]
-    sizes = [
-        -(-tensor.shape[0] // TILE) * units * UNIT_BYTES[kind]
+    kinds = [carried.get(tensor.kind, others) for tensor in tensors]
+    shapes = [
+        (-(-tensor.shape[0] // TILE), -(-cols // UNIT[kind]), UNIT_BYTES[kind])
         for tensor, kind in zip(tensors, kinds, strict=True)
     ]
-    packed = np.zeros(HEADER + sum(sizes), np.uint8)
+    packed = np.zeros(HEADER + sum(map(math.prod, shapes)), np.uint8)
     header = [MAGIC, cols, len(tensors)]
     at = HEADER
-    for tensor, kind, size in zip(tensors, kinds, sizes, strict=True):
+    for tensor, kind, shape in zip(tensors, kinds, shapes, strict=True):
         header += [tensor.shape[0], kind]
-        _fill(packed[at : at + size].reshape(-1, units, UNIT_BYTES[kind]), tensor, kind)
+        size = math.prod(shape)
+        _fill(packed[at : at + size].reshape(shape), tensor, kind)
         at += size
     packed[: 4 * len(header)] = np.array(header, "<u4").view(np.uint8)
     return packed
@@ -148,8 +170,8 @@ def _fill(tiles: np.ndarray, tensor: Tensor, kind: int) -> None:
         part = tiles[first : first + step]
         stop = min((first + step) * TILE, tensor.shape[0])
         codes = _codes(tensor, first * TILE, stop, kind)
-        least = codes.steps if codes.minimums is None else codes.minimums
-        if not (np.isfinite(codes.steps).all() and np.isfinite(least).all()):
+        floats = codes.steps, codes.minimums, codes.scales
+        if not all(np.isfinite(part).all() for part in floats if part is not None):
             raise SourceError(f"tensor {tensor.name} has weights that float16 steps cannot hold")
         part[...] = _tiles(codes, tiles.shape[1])
 
@@ -200,18 +222,12 @@ def _q8_0(blocks: np.ndarray) -> Codes:
 def _q4_k(blocks: np.ndarray) -> Codes:
     """Blocks of 256: two float16 scales of eight 6-bit steps and minimums, then 128 bytes."""
     rows = len(blocks)
-    scale, least = (_halves(blocks[..., i : i + 2]).astype(np.float32) for i in (0, 2))
     low, high, rest = blocks[..., 4:8], blocks[..., 8:12], blocks[..., 12:16]
     steps = np.concatenate([low & 63, rest & 15 | low >> 6 << 4], -1)
     minimums = np.concatenate([high & 63, rest >> 4 | high >> 6 << 4], -1)
     codes = _nibbles(blocks[..., 16:].reshape(rows, -1, 32))
-    with np.errstate(over="ignore"):
-        return Codes(
-            FOUR_MINIMUM,
-            codes,
-            (scale[..., None] * steps).astype(np.float16).reshape(rows, -1),
-            (least[..., None] * minimums).astype(np.float16).reshape(rows, -1),
-        )
+    scales = np.stack([_halves(blocks[..., i : i + 2]) for i in (0, 2)], -1)
+    return Codes(FOUR_K, codes, steps.reshape(rows, -1), minimums.reshape(rows, -1), scales)
 
 
 def _q6_k(blocks: np.ndarray) -> Codes:
@@ -272,12 +288,12 @@ def _tiles(rows: Codes, units: int) -> np.ndarray:
         ends = (tiles * TILE - values.shape[0], cols - values.shape[1])
         return np.pad(values, [(0, end) for end in ends], constant_values=filler)
 
-    codes = whole(rows.codes, units * UNIT, ZERO[rows.kind])
-    runs = UNIT // RUN[rows.kind]
+    codes = whole(rows.codes, units * UNIT[rows.kind], ZERO[rows.kind])
+    runs = UNIT[rows.kind] // RUN[rows.kind]
     if rows.kind == EIGHT:
-        lines = codes.reshape(tiles, TILE, units, 16, 4)
+        lines = codes.reshape(tiles, TILE, units, -1, 4)
     else:
-        pairs = codes.reshape(tiles, TILE, units, 8, 2, 4)
+        pairs = codes.reshape(tiles, TILE, units, -1, 2, 4)
         lines = pairs[..., 0, :] & 15 | pairs[..., 1, :] << 4
     if rows.kind == SIX:
         fours = codes.reshape(tiles, TILE, units, runs, 4, 4) >> 4
@@ -285,11 +301,12 @@ def _tiles(rows: Codes, units: int) -> np.ndarray:
         low = lines.reshape(tiles, TILE, units, runs, 2, 4)
         lines = np.concatenate([low, high[..., None, :]], -2).reshape(tiles, TILE, units, -1, 4)
     parts = [lines.transpose(0, 2, 3, 1, 4).reshape(tiles, units, -1)]
-    for values in (rows.steps, rows.minimums):
+    scales = None if rows.scales is None else rows.scales.reshape(len(rows.codes), -1)
+    for values, count in ((rows.steps, runs), (rows.minimums, runs), (scales, 2)):  # of a unit
         if values is not None:
-            of_units = whole(values, runs * units).reshape(tiles, TILE, units, runs)
-            half = of_units.transpose(0, 2, 3, 1)
-            parts.append(np.ascontiguousarray(half).view(np.uint8).reshape(tiles, units, -1))
+            lanes = whole(values, count * units).reshape(tiles, TILE, units, count)
+            lanes = lanes.transpose(0, 2, 3, 1)
+            parts.append(np.ascontiguousarray(lanes).view(np.uint8).reshape(tiles, units, -1))
     return np.concatenate(parts, -1)
 
 
@@ -301,6 +318,6 @@ KEPT: Mapping[tuple[str, int], Callable[[np.ndarray], Codes]] = {  # by GGUF typ
     ("Q5_0", SIX): _q5_0,
     ("Q5_0", EIGHT): _q5_0_wide,
     ("Q8_0", EIGHT): _q8_0,
-    ("Q4_K", FOUR_MINIMUM): _q4_k,
+    ("Q4_K", FOUR_K): _q4_k,
     ("Q6_K", SIX): _q6_k,
 }

@@ -69,7 +69,7 @@ def reference(x: np.ndarray, codes: emit.Codes) -> np.ndarray:
     pad = ((0, 0), (0, blocks * 32 - cols))
     w = np.pad(codes.codes, pad, constant_values=emit.ZERO[codes.kind])
     w = w.reshape(rows, blocks, runs, -1).astype(np.int64) - emit.ZERO[codes.kind]
-    steps = codes.steps.astype(np.float32)
+    steps, minimums = codes.sizes
     a = np.pad(x, pad).reshape(len(x), blocks, 32)
     out = np.zeros((len(x), rows), np.float32)
     one = np.float32(1)
@@ -83,9 +83,9 @@ def reference(x: np.ndarray, codes: emit.Codes) -> np.ndarray:
             for run, part in enumerate(np.split(q[:, b], runs, axis=1)):
                 exact = (part @ w[:, b, run].T).astype(np.float32)
                 out += exact * (steps[:, b * runs + run] * scale[:, b, None])
-            if codes.minimums is not None:
+            if minimums is not None:
                 sums = scale[:, b] * q[:, b].sum(-1).astype(np.float32)
-                out -= codes.minimums[:, b].astype(np.float32) * sums[:, None]
+                out -= minimums[:, b] * sums[:, None]
     return out
 
 
@@ -135,9 +135,9 @@ def test_kinds_side_by_side_with_a_bias_are_their_own_products(
     assert np.array_equal(got, np.concatenate(parts, 1) + bias)
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q5_0"])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q5_0", "Q4_K"])
 def test_a_look_up_is_what_gguf_decodes(kind: str, tmp_path: Path) -> None:
-    table = tensor(50, 96, kind)
+    table = tensor(50, 256 if kind == "Q4_K" else 96, kind)
     with GraphWriter(tmp_path) as graph:
         ids = graph.input("ids", np.int64, (1, "rows"))
         graph.node(
@@ -145,7 +145,7 @@ def test_a_look_up_is_what_gguf_decodes(kind: str, tmp_path: Path) -> None:
             [emit.embedding(graph, ids, graph.constant("table", emit.pack([table])))],
             ["y"],
         )
-        graph.output("y", np.float32, (1, "rows", 96))
+        graph.output("y", np.float32, (1, "rows", "cols"))
         made = session(tmp_path, graph)
     order = np.random.default_rng(5).permutation(50)
     got = made.run(None, {"ids": order[None]})[0][0]
@@ -274,12 +274,15 @@ def test_wrong_shapes_are_errors(tmp_path: Path) -> None:
         run(made, np.zeros((1, 64), np.float32))
 
 
-@pytest.mark.parametrize("at", [0, 4, 8, 12, 16, None])
-def test_corrupt_weights_are_errors(at: int | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [*((at, 255) for at in (0, 4, 8, 12, 16)), (16, emit.FOUR_K), (None, 0)],
+)
+def test_corrupt_weights_are_errors(at: int | None, value: int, tmp_path: Path) -> None:
     packed = emit.pack([tensor(16, 64, "Q4_0")])
     packed = packed[:-1] if at is None else packed
     if at is not None:
-        packed[at : at + 4] = 255
+        packed[at : at + 4] = [value] * 4 if value == 255 else [value, 0, 0, 0]
     with GraphWriter(tmp_path) as graph:
         x = graph.input("x", np.float32, (1, "rows", 64))
         y = graph.call("MatMul", x, graph.constant("w", packed), domain=native.DOMAIN)

@@ -10,7 +10,7 @@ INLINE void dot(const uint8_t *lines, const int8_t *x, const int32_t *start, int
   const Ints high = kind == SIX ? i_load(lines + 128) : i_all(0);
   if (kind == SIX) prefetch(lines + 128);
 #pragma GCC unroll 16
-  for (int m = 0; m < rows; m++) sums[m] = i_all(kind == FOUR_MINIMUM ? 0 : start[m]);
+  for (int m = 0; m < rows; m++) sums[m] = i_all(has_minimum(kind) ? 0 : start[m]);
 #pragma GCC unroll UNROLL
   for (int j = 0; j < count; j++) {
     Ints line = i_load(lines + 64 * j);

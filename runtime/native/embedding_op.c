@@ -18,23 +18,30 @@ static int code_at(const uint8_t *lines, int kind, int row, int column) {
   return kind == SIX ? low | (word[128] >> column / 4 * 2 & 3) << 4 : low;
 }
 
+/* The scale of a run, and its minimum where there is one. */
+static float scale_at(const uint8_t *scales, int kind, int run, int row, float *minimum) {
+  if (kind == FOUR_K) {
+    const uint8_t *bytes = scales + run * TILE + row, *by = scales + 16 * TILE;
+    *minimum = (float)bytes[8 * TILE] * half_at(by + 2 * TILE, row);
+    return (float)bytes[0] * half_at(by, row);
+  }
+  if (kind == FOUR_MINIMUM) *minimum = half_at(scales + (2 + run) * 2 * TILE, row);
+  return half_at(scales + run * 2 * TILE, row);
+}
+
 static void read_row(const Packed *table, int64_t id, float *out) {
   const Matrix *matrix = table->matrices;
   const int kind = matrix->kind, row = (int)(id % TILE);
-  const int columns = run_columns(kind), runs = UNIT / columns;
-  const int zero = kind == FOUR_MINIMUM ? 0 : zero_code(kind);
-  size_t bytes = unit_bytes(kind);
-  const uint8_t *tile = matrix->tiles + (size_t)(id / TILE) * (size_t)table->units * bytes;
+  const int columns = run_columns(kind), runs = unit_runs(kind), zero = zero_code(kind);
+  const uint8_t *tile = matrix->tiles + (size_t)(id / TILE) * tile_bytes(kind, table->blocks);
   for (int r = 0; r * columns < table->cols; r++) {
-    const uint8_t *unit = tile + (size_t)(r / runs) * bytes;
-    const uint8_t *scales = unit + code_bytes(kind) + r % runs * 2 * TILE;
-    float scale = half_at(scales, row);
-    float minimum = kind == FOUR_MINIMUM ? half_at(scales + SCALES, row) : 0.0f;
+    const uint8_t *unit = tile + (size_t)(r / runs) * (size_t)unit_bytes(kind);
+    float minimum = 0.0f, scale = scale_at(unit + code_bytes(kind), kind, r % runs, row, &minimum);
     int left = table->cols - r * columns, n = left < columns ? left : columns;
     for (int i = 0; i < n; i++) {
       int code = code_at(unit + r % runs * run_bytes(kind), kind, row, i);
       float value = (float)(code - zero) * scale;
-      out[r * columns + i] = kind == FOUR_MINIMUM ? value - minimum : value;
+      out[r * columns + i] = has_minimum(kind) ? value - minimum : value;
     }
   }
 }

@@ -81,14 +81,14 @@ static size_t tasks_of(Call *call, int count, size_t bytes, double products) {
 }
 
 static void run(OrtKernelContext *context, Call *call) {
-  const int units = call->in.blocks / 2, tiles = (call->down->rows + TILE - 1) / TILE;
-  const double rows = call->in.rows, tile_products = rows * TILE * UNIT;
+  const int cols = call->in.blocks, tiles = (call->down->rows + TILE - 1) / TILE;
+  const double block_products = (double)call->in.rows * TILE * BLOCK;
   round_rows(context, &call->in, &call->rows);
-  size_t bytes = (size_t)units * (unit_bytes(call->gate->kind) + unit_bytes(call->up->kind)) * 2;
-  size_t tasks = tasks_of(call, call->between.blocks, bytes, 4 * units * tile_products);
+  size_t bytes = 2 * (tile_bytes(call->gate->kind, cols) + tile_bytes(call->up->kind, cols));
+  size_t tasks = tasks_of(call, call->between.blocks, bytes, 4 * cols * block_products);
   parallel_for(context, blocks, tasks, call);
-  bytes = (size_t)(call->between.blocks / 2) * unit_bytes(call->down->kind);
-  tasks = tasks_of(call, tiles, bytes, call->between.blocks / 2 * tile_products);
+  bytes = tile_bytes(call->down->kind, call->between.blocks);
+  tasks = tasks_of(call, tiles, bytes, call->between.blocks * block_products);
   parallel_for(context, down_tiles, tasks, call);
 }
 

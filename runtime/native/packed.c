@@ -15,15 +15,16 @@ OrtStatus *unpack(const Tensor *constant, Packed *packed) {
   if (header[1] < 1 || header[1] > most || header[2] < 1 || header[2] > MAX_MATRICES)
     return invalid("specrt: packed weights claim %u columns, %u matrices", header[1], header[2]);
   *packed = (Packed){.cols = (int)header[1], .count = (int)header[2]};
-  packed->units = (packed->cols + UNIT - 1) / UNIT;
+  packed->blocks = (packed->cols + UNIT - 1) / UNIT * (UNIT / BLOCK);
   uint64_t at = HEADER, rows = 0;
   for (int i = 0; i < packed->count; i++) {
     uint32_t height = header[3 + 2 * i], kind = header[4 + 2 * i];
-    if (height < 1 || height > most || kind >= KINDS)
-      return invalid("specrt: packed matrix %d claims %u rows of kind %u", i, height, kind);
+    if (height < 1 || height > most || kind >= KINDS || (kind == FOUR_K && header[1] % 256))
+      return invalid("specrt: packed matrix %d claims %u rows of kind %u and %u columns", i, height,
+                     kind, header[1]);
     if (at <= (uint64_t)constant->dims[0])
       packed->matrices[i] = (Matrix){bytes + at, (int)height, (int)kind};
-    at += (uint64_t)(height + TILE - 1) / TILE * (uint64_t)packed->units * unit_bytes((int)kind);
+    at += (uint64_t)(height + TILE - 1) / TILE * tile_bytes((int)kind, packed->blocks);
     rows += height;
   }
   if (at != (uint64_t)constant->dims[0] || rows > most)

@@ -2,13 +2,18 @@
  *
  *   header, 64 bytes   uint32: magic, columns, number of matrices; then rows and kind of each
  *   matrices           tiles of 16 rows of the matrix, each a line of units along the columns
- *   unit               16 rows x 64 columns: codes of its runs of columns, then their scales
+ *   unit               16 rows x 64 columns, of FOUR_K 256: codes of its runs of columns, then the
+ *                      runs' scales, for 16 rows each
  *
- *   kind          run   its codes           scales (float16)     a weight is
- *   FOUR           32   4 x 64 bytes        2 x 16               (code - 8) * scale
- *   FOUR_MINIMUM   32   4 x 64 bytes        2 x 16, minimums     code * scale - minimum
- *   EIGHT          32   8 x 64 bytes        2 x 16               (code - 128) * scale
- *   SIX            16   (2 + 1) x 64 bytes  4 x 16               (code - 32) * scale
+ *   kind          run   its codes           scales in float16    a weight is
+ *   FOUR           32   4 x 64 bytes        of 2 runs            (code - 8) * scale
+ *   FOUR_MINIMUM   32   4 x 64 bytes        of 2 runs, minimums  code * scale - minimum
+ *   EIGHT          32   8 x 64 bytes        of 2 runs            (code - 128) * scale
+ *   SIX            16   (2 + 1) x 64 bytes  of 4 runs            (code - 32) * scale
+ *   FOUR_K         32   4 x 64 bytes        see below            code * scale - minimum
+ *
+ * FOUR_K, as GGUF's Q4_K, has bytes for the scales of 8 runs, bytes for their minimums, then a float16
+ * that the scales' bytes are multiplied with, and one for the minimums'.
  *
  * Byte 4r+i of line j of a run holds of row r, EIGHT: column 4j+i; FOUR: column 8j+i in its low
  * half and 8j+4+i in its high half. SIX: the low halves of codes as FOUR, then a line of the two
@@ -19,9 +24,8 @@
 #define SPECRT_PACKED_H
 #include "operator.h"
 
-enum { FOUR, FOUR_MINIMUM, EIGHT, SIX, KINDS };
+enum { FOUR, FOUR_MINIMUM, EIGHT, SIX, FOUR_K, KINDS };
 enum { TILE = 16, UNIT = 64, BLOCK = 32, HEADER = 64, MAX_MATRICES = 6 };
-enum { SCALES = 64 }; /* bytes of 2 x 16 */
 enum { PACKED_MAGIC = 0x31515053 };                         /* "SPQ1" */
 
 typedef struct {
@@ -30,19 +34,29 @@ typedef struct {
 } Matrix;
 
 typedef struct {
-  int cols, units; /* units along the columns */
-  int rows;        /* of all matrices */
+  int cols, blocks; /* blocks along the columns, an even number */
+  int rows;         /* of all matrices */
   int count;
   Matrix matrices[MAX_MATRICES];
 } Packed;
 
 static inline int run_columns(int kind) { return kind == SIX ? 16 : 32; }
 static inline int run_bytes(int kind) { return kind == EIGHT ? 512 : kind == SIX ? 192 : 256; }
-static inline int code_bytes(int kind) { return UNIT / run_columns(kind) * run_bytes(kind); }
-static inline int zero_code(int kind) { return kind == EIGHT ? 128 : kind == SIX ? 32 : 8; }
+static inline int has_minimum(int kind) { return kind == FOUR_MINIMUM || kind == FOUR_K; }
+static inline int zero_code(int kind) {
+  return has_minimum(kind) ? 0 : kind == EIGHT ? 128 : kind == SIX ? 32 : 8;
+}
 
-static inline size_t unit_bytes(int kind) {
-  return (size_t)code_bytes(kind) + (kind == FOUR_MINIMUM || kind == SIX ? 2 : 1) * SCALES;
+static inline int unit_runs(int kind) { return kind == SIX ? 4 : kind == FOUR_K ? 8 : 2; }
+static inline int code_bytes(int kind) { return unit_runs(kind) * run_bytes(kind); }
+static inline int unit_bytes(int kind) {
+  int scales = kind == FOUR_K ? 2 * 8 * TILE + 2 * 2 * TILE : unit_runs(kind) * 2 * TILE;
+  return code_bytes(kind) + (kind == FOUR_MINIMUM ? 2 : 1) * scales;
+}
+
+/* Of a tile over so many blocks of columns. */
+static inline size_t tile_bytes(int kind, int blocks) {
+  return (size_t)(blocks * BLOCK / run_columns(kind) / unit_runs(kind)) * (size_t)unit_bytes(kind);
 }
 
 /* Check the constant and find its matrices. */

@@ -18,8 +18,8 @@ typedef struct {
   const int8_t *codes;     /* (blocks, rows, 32) */
   const float *scales;     /* (blocks, rows) */
   const float *sums;       /* scale * sum of codes: what a minimum is multiplied with */
-  /* By kind: -8 * sum of codes; unused; -128 * sum of codes; and of the halves of a block, each
-   * (2 * blocks, rows), -32 * sum of codes. */
+  /* By kind: -zero code * sum of codes, of SIX for the halves of a block, (2 * blocks, rows); unused
+   * where there is a minimum. */
   const int32_t *start[KINDS];
 } Group;
 
@@ -27,7 +27,7 @@ typedef struct {
   const char *name;
   int group; /* most rows of a tile call */
   /* One tile times a group: out (rows, 16). By kind and number of rows. */
-  void (*tile[KINDS][MAX_GROUP + 1])(const uint8_t *tile, int units, const Group *, float *out);
+  void (*tile[KINDS][MAX_GROUP + 1])(const uint8_t *tile, int blocks, const Group *, float *out);
   /* 32 values -> codes; the scale, NaN if a value is not finite; the sum of the codes' halves. */
   void (*round)(const float *x, int8_t *codes, float *scale, int32_t sums[2]);
   void (*gate)(const float *gate, const float *up, float *out, int n, int activation);

@@ -48,7 +48,7 @@ INLINE void dot(const uint8_t *lines, const int8_t *x, const int32_t *start, int
   }
 #pragma GCC unroll 4
   for (int m = 0; m < rows; m++) {
-    if (kind == FOUR || kind == FOUR_MINIMUM) sums[m] = _mm256_madd_epi16(sums[m], ones);
+    if (kind != EIGHT && kind != SIX) sums[m] = _mm256_madd_epi16(sums[m], ones);
     if (kind == FOUR || kind == SIX) sums[m] = _mm256_add_epi32(sums[m], i_all(start[m]));
   }
 }

@@ -23,6 +23,9 @@ INLINE Vector v_sub(Vector a, Vector b) { return _mm512_sub_ps(a, b); }
 INLINE Vector v_mul(Vector a, Vector b) { return _mm512_mul_ps(a, b); }
 INLINE Vector v_float(Ints v) { return _mm512_cvtepi32_ps(v); }
 INLINE Vector v_load_half(const void *x) { return _mm512_cvtph_ps(_mm256_loadu_si256(x)); }
+INLINE Vector v_load_bytes(const uint8_t *x) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)x)));
+}
 INLINE void v_store_half(void *to, Vector v) {
   _mm256_storeu_si256(to, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
 }

@@ -2,8 +2,8 @@
  *
  * Before it a path defines GROUP, the most rows of a tile call; PARTS, how many vectors hold 16
  * floats; WIDEST, how many times 16 floats attention sums at a time; the types Vector and Ints of
- * 16 / PARTS floats or int32; v_load, v_store, v_load_half, v_store_half (float16), v_all, v_add,
- * v_sub, v_mul, v_float (of Ints); and `dot`:
+ * 16 / PARTS floats or int32; v_load, v_store, v_load_half, v_store_half (float16), v_load_bytes (not
+ * signed), v_all, v_add, v_sub, v_mul, v_float (of Ints); and `dot`:
  *
  *   dot(lines, x, start, kind, rows, sums): sums[m] = the product of row m of x, rows 32 apart, with
  *   a run's weights less their zero code. lines: the part's bytes of the run's lines, 64 apart, each
@@ -84,42 +84,54 @@ static void round_block(const float *x, int8_t *codes, float *scale, int32_t sum
   *scale = magnitude * (1.0f / 127.0f);
 }
 
-INLINE void tile(const uint8_t *unit, int units, const Group *group, float *out, int kind,
+/* Of 16 rows' scales in a unit, a part: those of a run. */
+INLINE Vector scales_of(const uint8_t *scales, int kind, int run, int p) {
+  if (kind != FOUR_K) return v_load_half(scales + run * 2 * TILE + 2 * WIDTH * p);
+  Vector by = v_load_half(scales + 16 * TILE + 2 * WIDTH * p);
+  return v_mul(v_load_bytes(scales + run * TILE + WIDTH * p), by);
+}
+
+INLINE Vector minimums_of(const uint8_t *scales, int kind, int run, int p) {
+  if (kind != FOUR_K) return v_load_half(scales + (2 + run) * 2 * TILE + 2 * WIDTH * p);
+  Vector by = v_load_half(scales + 18 * TILE + 2 * WIDTH * p);
+  return v_mul(v_load_bytes(scales + (8 + run) * TILE + WIDTH * p), by);
+}
+
+INLINE void tile(const uint8_t *unit, int blocks, const Group *group, float *out, int kind,
                  int rows) {
   const int columns = run_columns(kind), runs = BLOCK / columns; /* of a block */
   const int8_t *x = group->codes;
   const float *scale = group->scales, *sum = group->sums;
-  const int32_t *start = group->start[kind];
+  const int32_t *start = group->start[kind]; /* NULL where there is a minimum */
   Vector total[PARTS][GROUP];
 #pragma GCC unroll 4
   for (int p = 0; p < PARTS; p++)
 #pragma GCC unroll 16
     for (int m = 0; m < rows; m++) total[p][m] = v_all(0.0f);
-  for (int u = 0; u < units; u++, unit += unit_bytes(kind)) {
+  for (int b = 0; b < blocks; b += unit_runs(kind) / runs, unit += unit_bytes(kind)) {
+    const uint8_t *scales = unit + code_bytes(kind);
 #pragma GCC unroll 4
-    for (int run = 0; run < 2 * runs; run++) {
+    for (int run = 0; run < unit_runs(kind); run++) {
       const uint8_t *lines = unit + run * run_bytes(kind);
-      const uint8_t *steps = unit + code_bytes(kind) + run * 2 * TILE;
+      if (run * 64 < unit_bytes(kind) - code_bytes(kind)) prefetch(scales + run * 64);
 #pragma GCC unroll 4
       for (int p = 0; p < PARTS; p++) {
         Ints sums[GROUP];
         dot(lines + 4 * WIDTH * p, x + run % runs * columns, start, kind, rows, sums);
-        if (run % 2 == 0 && !p) prefetch(steps);
-        Vector step = v_load_half(steps + 2 * WIDTH * p);
+        Vector step = scales_of(scales, kind, run, p);
 #pragma GCC unroll 16
         for (int m = 0; m < rows; m++) {
           Vector both = v_mul(step, v_all(scale[m]));
           total[p][m] = v_add(total[p][m], v_mul(v_float(sums[m]), both));
         }
-        if (kind == FOUR_MINIMUM) {
-          if (run && !p) prefetch(steps + SCALES);
-          Vector minimum = v_load_half(steps + SCALES + 2 * WIDTH * p);
+        if (has_minimum(kind)) {
+          Vector minimum = minimums_of(scales, kind, run, p);
 #pragma GCC unroll 16
           for (int m = 0; m < rows; m++)
             total[p][m] = v_sub(total[p][m], v_mul(minimum, v_all(sum[m])));
         }
       }
-      start += rows;
+      if (!has_minimum(kind)) start += rows;
       if (run % runs != runs - 1) continue;
       x += rows * BLOCK; /* the next block's */
       scale += rows;
@@ -134,8 +146,8 @@ INLINE void tile(const uint8_t *unit, int units, const Group *group, float *out,
 
 /* A tile function for each kind and number of rows, so that their loops unroll. */
 #define TILE_OF(KIND, ROWS) \
-  static void tile_##KIND##_##ROWS(const uint8_t *codes, int units, const Group *g, float *out) { \
-    tile(codes, units, g, out, KIND, ROWS); \
+  static void tile_##KIND##_##ROWS(const uint8_t *codes, int blocks, const Group *g, float *out) { \
+    tile(codes, blocks, g, out, KIND, ROWS); \
   }
 #define TILES_1_TO_4(KIND) TILE_OF(KIND, 1) TILE_OF(KIND, 2) TILE_OF(KIND, 3) TILE_OF(KIND, 4)
 #define NAMES_1_TO_4(KIND) tile_##KIND##_1, tile_##KIND##_2, tile_##KIND##_3, tile_##KIND##_4
@@ -153,7 +165,7 @@ INLINE void tile(const uint8_t *unit, int units, const Group *group, float *out,
 #define TILES(KIND) TILES_1_TO_4(KIND) TILES_5_TO_8(KIND) TILES_9_TO_12(KIND)
 #define NAMES(KIND) {NULL, NAMES_1_TO_4(KIND), NAMES_5_TO_8(KIND), NAMES_9_TO_12(KIND)}
 #endif
-TILES(FOUR) TILES(FOUR_MINIMUM) TILES(EIGHT) TILES(SIX)
+TILES(FOUR) TILES(FOUR_MINIMUM) TILES(EIGHT) TILES(SIX) TILES(FOUR_K)
 
 static void gate(const float *g, const float *up, float *out, int n, int activation) {
   gate_row(g, up, out, n, activation);
@@ -167,7 +179,7 @@ static void norm(const float *x, const float *update, const float *weight, float
 #define PATH(NAME) \
   { \
     .name = NAME, .group = GROUP, \
-    .tile = {NAMES(FOUR), NAMES(FOUR_MINIMUM), NAMES(EIGHT), NAMES(SIX)}, .round = round_block, .gate = gate, .norm = norm, .append = append, .attend = attend, \
+    .tile = {NAMES(FOUR), NAMES(FOUR_MINIMUM), NAMES(EIGHT), NAMES(SIX), NAMES(FOUR_K)}, .round = round_block, .gate = gate, .norm = norm, .append = append, .attend = attend, \
   }
 
 #endif

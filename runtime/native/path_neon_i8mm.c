@@ -63,7 +63,7 @@ INLINE void dot(const uint8_t *lines, const int8_t *x, const int32_t *start, int
   if (rows % 2) sums[rows - 1] = square[rows - 1];
 #pragma GCC unroll 8
   for (int m = 0; m < rows; m++)
-    if (kind != FOUR_MINIMUM) sums[m] = vaddq_s32(sums[m], vdupq_n_s32(start[m]));
+    if (!has_minimum(kind)) sums[m] = vaddq_s32(sums[m], vdupq_n_s32(start[m]));
 }
 
 #include "path_body.h"

@@ -36,6 +36,12 @@ INLINE Vector v_load_half(const void *x) {
   return v_load(values);
 }
 
+INLINE Vector v_load_bytes(const uint8_t *x) {
+  float values[LANES / PARTS];
+  for (int i = 0; i < LANES / PARTS; i++) values[i] = (float)x[i];
+  return v_load(values);
+}
+
 INLINE void v_store_half(void *to, Vector v) {
   float values[LANES / PARTS];
   uint16_t halves[LANES / PARTS];
@@ -49,7 +55,7 @@ INLINE void v_store_half(void *to, Vector v) {
 INLINE void dot(const uint8_t *lines, const int8_t *x, const int32_t *start, int kind, int rows,
                 Ints *sums) {
   const int columns = kind == EIGHT ? 4 : 8, bits = 32 / columns;
-  for (int m = 0; m < rows; m++) sums[m] = (kind == FOUR_MINIMUM ? 0 : start[m]) + (Ints){0};
+  for (int m = 0; m < rows; m++) sums[m] = (has_minimum(kind) ? 0 : start[m]) + (Ints){0};
   Words high = {0};
   if (kind == SIX) {
     memcpy(&high, lines + 128, sizeof high);

@@ -5,7 +5,7 @@
 
 void *make_panel(Panel *panel, int rows, const Packed *weights, int normed) {
   int groups = (rows + path()->group - 1) / path()->group;
-  *panel = (Panel){.rows = rows, .cols = weights->cols, .blocks = 2 * weights->units};
+  *panel = (Panel){.rows = rows, .cols = weights->cols, .blocks = weights->blocks};
   panel->groups = groups;
   panel->base = rows / groups;
   panel->extra = rows % groups;
@@ -74,8 +74,7 @@ void round_rows(const OrtKernelContext *context, const Panel *panel, const Rows 
 }
 
 void multiply_tile(const Panel *panel, const Matrix *matrix, int tile, Span at, float *out) {
-  const int units = panel->blocks / 2;
-  const size_t bytes = (size_t)units * unit_bytes(matrix->kind);
+  const size_t bytes = tile_bytes(matrix->kind, panel->blocks);
   const size_t first = (size_t)at.first * (size_t)panel->blocks;
   const int32_t *four = panel->starts_four + first, *eight = panel->starts_eight + first;
   const Group group = {
@@ -83,9 +82,9 @@ void multiply_tile(const Panel *panel, const Matrix *matrix, int tile, Span at, 
       .codes = panel->codes + first * BLOCK,
       .scales = panel->scales + first,
       .sums = panel->sums + first,
-      .start = {four, four, eight, panel->starts_six + 2 * first},
+      .start = {four, NULL, eight, panel->starts_six + 2 * first, NULL},
   };
-  path()->tile[matrix->kind][at.rows](matrix->tiles + (size_t)tile * bytes, units, &group, out);
+  path()->tile[matrix->kind][at.rows](matrix->tiles + (size_t)tile * bytes, panel->blocks, &group, out);
 }
 
 void multiply_all(const Panel *panel, const Matrix *matrix, int tile, const float *bias, float *out,

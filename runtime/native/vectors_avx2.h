@@ -17,6 +17,9 @@ INLINE Vector v_sub(Vector a, Vector b) { return _mm256_sub_ps(a, b); }
 INLINE Vector v_mul(Vector a, Vector b) { return _mm256_mul_ps(a, b); }
 INLINE Vector v_float(Ints v) { return _mm256_cvtepi32_ps(v); }
 INLINE Vector v_load_half(const void *x) { return _mm256_cvtph_ps(_mm_loadu_si128(x)); }
+INLINE Vector v_load_bytes(const uint8_t *x) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)x)));
+}
 INLINE void v_store_half(void *to, Vector v) {
   _mm_storeu_si128(to, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
 }

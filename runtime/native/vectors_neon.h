@@ -17,6 +17,12 @@ INLINE Vector v_sub(Vector a, Vector b) { return vsubq_f32(a, b); }
 INLINE Vector v_mul(Vector a, Vector b) { return vmulq_f32(a, b); }
 INLINE Vector v_float(Ints v) { return vcvtq_f32_s32(v); }
 INLINE Vector v_load_half(const void *x) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(x))); }
+INLINE Vector v_load_bytes(const uint8_t *x) {
+  uint32_t bytes;
+  memcpy(&bytes, x, 4);
+  uint8x8_t eight = vreinterpret_u8_u32(vdup_n_u32(bytes));
+  return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(eight))));
+}
 INLINE void v_store_half(void *to, Vector v) {
   vst1_u8(to, vreinterpret_u8_f16(vcvt_f16_f32(v)));
 }
