@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import thread_time
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,15 @@ from specrt.bench.simulator import Device, Offer, Text, run, settings, speed
 from specrt.bench.suite import KINDS, load_suites
 from specrt.runtime.acceptance import MOST
 from specrt.runtime.adaptive import DEEPEST
+from specrt.runtime.controller import Controller
 from specrt.runtime.drafters.first import is_free, parts
 from specrt.runtime.errors import RequestError
 from specrt.runtime.interfaces import Context, Drafter
 from specrt.runtime.policies import POLICIES
 from specrt.runtime.profile import US, Profile
+from specrt.runtime.proposal import Proposal
 from specrt.runtime.records import parse_json, read_record
+from specrt.runtime.trace import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,41 @@ def compare(
     return found
 
 
+class Timed:
+    """A controller, and the processor's seconds of each of its choices with the lesson from it."""
+
+    def __init__(self, inner: Controller) -> None:
+        self.inner, self.seconds = inner, list[float]()
+
+    @property
+    def reason(self) -> str:
+        return self.inner.reason
+
+    def draft(
+        self, drafter: Drafter, context: Context, room: int, rng: np.random.Generator
+    ) -> Proposal:
+        began = thread_time()
+        proposal = self.inner.draft(drafter, context, room, rng)
+        self.seconds.append(thread_time() - began)
+        return proposal
+
+    def observe(self, step: Step) -> None:
+        began = thread_time()
+        self.inner.observe(step)
+        self.seconds[-1] += thread_time() - began
+
+
+def choices(texts: Sequence[Recorded], device: Device, policy: str) -> list[float]:
+    """Seconds of each choice of a policy over all texts, simulated drafts in it."""
+    names, seconds = tuple(texts[0].text.offers), list[float]()
+    drafters, controller = settings(names, device, [policy], profiled=True)[policy]
+    for one in texts:
+        timed = Timed(controller())
+        run(one.text, device, timed, drafters)
+        seconds += timed.seconds
+    return seconds
+
+
 def table(found: dict[str, dict[str, float]], policies: Sequence[str]) -> str:
     """Speed-ups over plain decoding, a line for each kind of work."""
     lines = [f"{'work':12}{'best fixed':>22}" + "".join(f"{name:>11}" for name in policies)]
@@ -171,9 +210,11 @@ def main() -> int:
         return 0
     profile = read_record(Profile, parse_json(options.profile.read_bytes()), "profile")
     policies = options.policies.split(",")
-    device = device_of(profile, options.noise)
-    found = compare(load_texts(options.texts), device, policies, profiled=not options.unprofiled)
+    device, texts = device_of(profile, options.noise), load_texts(options.texts)
+    found = compare(texts, device, policies, profiled=not options.unprofiled)
     print(table(found, policies))
+    middle, late = np.percentile(choices(texts, device, policies[0]), [50, 99]) / US
+    print(f"a choice by {policies[0]}: {middle:.0f} us, of a hundred the slowest {late:.0f} us")
     print(json.dumps(found))
     return 0
 

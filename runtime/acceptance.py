@@ -78,7 +78,11 @@ class Habits:
         return self._kinds[kind]
 
     def certainty(self, kind: str) -> Certainty:
-        return self._certainties.setdefault(kind, Certainty())
+        if kind not in self._certainties:
+            self._certainties[kind] = Certainty()
+        return self._certainties[kind]
 
     def stopped(self, kind: str) -> Stopped:
-        return self._stopped.setdefault(kind, Stopped(fade=SLOWLY))
+        if kind not in self._stopped:
+            self._stopped[kind] = Stopped(fade=SLOWLY)
+        return self._stopped[kind]

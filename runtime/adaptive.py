@@ -242,9 +242,8 @@ class Adaptive:
         chosen, pace = self._chosen, self.pace
         if len(options) == 1:
             return "plain: nothing to draft"
-        others = [option for option in options if option.arm != chosen.arm]
-        best = max(others, key=lambda o: o.worth(pace)) if others else None
-        than = f"; {_shown(best)}" if best else ""
+        others = [(o.worth(pace), o) for o in options if o.arm != chosen.arm]
+        than = f"; {_shown(max(others)[1])}" if others else ""
         return f"{_shown(chosen)}{than}{f'; {why}' if why else ''}"
 
 

@@ -89,7 +89,7 @@ class Costs:
         if total < 1:  # something is known already
             surprise = max(-OUTLIER, min(OUTLIER, surprise))
         state += toward * (surprise / total)
-        doubt -= np.outer(toward, toward / total)
+        doubt -= toward[:, None] * (toward / total)
         doubt[SPEED, SPEED] += DRIFT
         doubt.flat[2 * (MOST_ROWS + 2) :: MOST_ROWS + 2] += WANDER  # v(1) stays 1
         self._seconds = self._read()

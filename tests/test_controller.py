@@ -3,11 +3,11 @@
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median
-from time import perf_counter
 
 import numpy as np
 import pytest
 
+from specrt.bench.replay import Timed
 from specrt.bench.simulator import (
     Device,
     compare,
@@ -187,28 +187,6 @@ def test_a_choice_takes_at_most_50_microseconds() -> None:
     plain = Timed(Fixed(4))
     run(text, FLAT, plain, names)
     assert min(clock.seconds[20:]) - min(plain.seconds) < 50e-6
-
-
-class Timed:
-    """A controller, and the seconds of each of its choices and lessons."""
-
-    def __init__(self, inner) -> None:
-        self.inner, self.seconds = inner, []
-
-    @property
-    def reason(self) -> str:
-        return self.inner.reason
-
-    def draft(self, *arguments):
-        began = perf_counter()
-        proposal = self.inner.draft(*arguments)
-        self.seconds.append(perf_counter() - began)
-        return proposal
-
-    def observe(self, step) -> None:
-        began = perf_counter()
-        self.inner.observe(step)
-        self.seconds[-1] += perf_counter() - began
 
 
 def test_a_fixed_budget_is_the_same_at_every_step() -> None:
