@@ -124,7 +124,14 @@ def test_each_block_has_a_time_and_they_rise(engine: Path) -> None:
 
 
 def test_what_an_engine_prints_is_no_answer(engine: Path) -> None:
-    assert blocks(ask(engine, "noise")) == blocks(ask(engine))
+    noisy = ask(engine, "noise")
+    assert noisy.error is None
+    assert blocks(noisy) == blocks(ask(engine))
+
+
+def test_no_file_beside_the_worker_hides_a_package(engine: Path) -> None:
+    outcome = run_worker(sys.executable, job(engine, module="told"))
+    assert outcome.error == "exit code 1: ModuleNotFoundError: No module named 'told'"
 
 
 def test_a_crash_is_told_by_its_signal(engine: Path) -> None:
@@ -154,7 +161,10 @@ def test_a_hanging_process_is_ended_with_all_that_it_started(engine: Path) -> No
     outcome = ask(engine, "hang", patience=4.0)  # its start takes a second where much is going on
     assert time.monotonic() - began < 20
     assert outcome == Outcome((), "it said nothing for 4 s and was ended")
-    assert not alive(int(engine.with_name("hang.child").read_text()))
+    child = int(engine.with_name("hang.child").read_text())
+    while alive(child) and time.monotonic() - began < 20:  # a signal takes its time to arrive
+        time.sleep(0.01)
+    assert not alive(child)
 
 
 def alive(pid: int) -> bool:
@@ -165,12 +175,24 @@ def alive(pid: int) -> bool:
         return False
 
 
+def script(folder: Path, text: str) -> str:
+    """A program in place of a Python."""
+    program = folder / "program"
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a script with an interpreter line")
+def test_a_worker_that_keeps_telling_is_waited_for(engine: Path) -> None:
+    program = script(engine.parent, "for i in 1 2 3 4 5 6; do echo '{}'; sleep 0.4; done")
+    assert run_worker(program, job(engine), patience=1.5) == Outcome(({},) * 6)
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs a script with an interpreter line")
 def test_garbage_is_no_answer(engine: Path) -> None:
-    program = engine.with_name("program")
-    program.write_text("#!/bin/sh\necho '[1]'; echo 'not JSON'; echo '{\"id\": \"a\"}'\n")
-    program.chmod(0o755)
-    outcome = run_worker(str(program), job(engine))
+    program = script(engine.parent, "echo '[1]'; echo 'not JSON'; echo '{\"id\": \"a\"}'")
+    outcome = run_worker(program, job(engine))
     assert outcome == Outcome(({"id": "a"},), "it wrote '[1]', which is no answer")
 
 
@@ -298,6 +320,19 @@ def test_a_peer_writes_as_many_tokens_as_plain_decoding(model: specrt.Model, eng
     assert counts == {("none", "a"): 5, ("none", "b"): 3, ("fake", "a"): 5, ("fake", "b"): 3}
 
 
+def test_a_peer_has_the_threads_that_specrt_has(model: specrt.Model, engine: Path) -> None:
+    jobs: list[Mapping[str, Any]] = []
+
+    def one(python: str, job: Mapping[str, Any]) -> Outcome:
+        jobs.append(job)
+        return Outcome(())
+
+    plan = Plan((ONE,), (), 1, 2)
+    made = list(take_turns(measure(model, plan), plan, model, [entrant(engine)], 3, one))
+    assert [job["threads"] for job in jobs] == [3]
+    assert made[-1]["error"] == "it gave no answer"
+
+
 def test_a_peer_reads_what_specrt_reads(model: specrt.Model, engine: Path) -> None:
     (_, told) = run(model, Plan((ONE,), (), 1, 5), entrant(engine))
     ids = model.prompt_ids(messages=ONE.messages)
@@ -408,14 +443,14 @@ class Listening:
 
 def test_a_later_turn_is_asked_after_plain_decodings_answer() -> None:
     prompt = Prompt("a", "chat", "One?", then=("Two?",))
-    told = {"kind": "chat", "tokens": 4}
+    told = {"kind": "chat", "tokens": 4}  # of 128: it stopped by itself
     plain = {
         "a": {**told, "prompt": "a", "text": "First."},
         "a, turn 2": {**told, "prompt": "a, turn 2", "text": "Second."},
     }
     listening = Listening()
     asked = questions(Plan((prompt,), ()), plain, listening)
-    assert [question.id for question in asked] == ["a", "a, turn 2"]
+    assert [(question.id, question.count) for question in asked] == [("a", 4), ("a, turn 2", 4)]
     assert listening.heard[1] == [
         {"role": "user", "content": "One?"},
         {"role": "assistant", "content": "First."},
