@@ -112,9 +112,10 @@ def _offer(right: int, size: int, kind: str, sure: Sequence[float] = ()) -> Offe
 
 def device_of(profile: Profile, noise: float) -> Device:
     """The device that a profile describes."""
+    steps = [us + profile.overhead_us for us in profile.curve.us]
     return Device(
-        plain=profile.curve.us[0] * US,
-        curve=profile.curve.v,
+        plain=steps[0] * US,
+        curve=[us / steps[0] for us in steps],
         drafts={d.name: (d.token_us * US, d.read_us * US) for d in profile.drafts},
         noise=noise,
     )

@@ -28,7 +28,7 @@ from specrt.runtime.proposal import NOTHING, Proposal, chain
 from specrt.runtime.trace import Step
 
 SURE = 1.5  # how little a draft's certainty varies; the less, the more it is near 0 or 1
-BUDGETS = range(9)  # of the fixed controllers that are tried in hindsight
+BUDGETS = (0, 1, 2, 3, 4, 6, 8, 12)  # of the fixed controllers that are tried in hindsight
 OVERHEAD = 50e-6  # seconds of finding an n-gram
 
 
@@ -77,6 +77,10 @@ class Text:
     @property
     def size(self) -> int:
         return min(len(offers) for offers in self.offers.values())
+
+    def first(self, tokens: int) -> "Text":
+        """The beginning of it."""
+        return Text({name: each[:tokens] for name, each in self.offers.items()}, self.prompt)
 
 
 class Simulated:

@@ -269,13 +269,17 @@ class Model:
         if self._profile is not None or plain_reason(self.manifest):
             return
         progress(MEASURING, 0, 1)
-        auto = zip(self._parts("auto"), parts(self._drafter("auto")), strict=True)
-        costly = {name: drafter for name, drafter in auto if not is_free(drafter)}
-        wanted = profile.key(self._folder, self._provider)
-        self._profile = measure(self._target, costly, BRIEF, wanted, self._threads)
+        self._profile = self._measure()
         self._costs = self._known_costs()
         profile.write(self._folder, self._profile)
         progress(MEASURING, 1, 1)
+
+    def _measure(self) -> profile.Profile:
+        """What this device costs, briefly measured now."""
+        auto = zip(self._parts("auto"), parts(self._drafter("auto")), strict=True)
+        costly = {name: drafter for name, drafter in auto if not is_free(drafter)}
+        wanted = profile.key(self._folder, self._provider)
+        return measure(self._target, costly, BRIEF, wanted, self._threads)
 
     def _known_costs(self) -> Costs:
         guesses = {info.name: self._guess(info) for info in self.manifest.drafters}

@@ -1,0 +1,229 @@
+"""Is the drafter auto as fast as plain decoding and as the best fixed setting, chosen in hindsight?
+
+    python bench/hindsight.py BUNDLE TEXTS.jsonl [--tokens N] [--best N] [--rounds N] [--json FILE]
+
+TEXTS are what bench/replay.py recorded of the bundle. Replayed on the device as it is measured
+now, they tell which fixed settings are the best of each kind of work. Those are then run for real,
+prompt by prompt, in turns with plain decoding and auto. Before each prompt the device is measured
+briefly, and the simulator says by that how fast each run will be.
+
+Seconds are those of a run's steps: a draft model's reading of the prompt counts, the target's does
+not. Where others use the machine too, neighbouring runs differ by how much these take. So the steps
+are also priced: by the curve v(rows), the median of all that were measured, and drafts by their
+seconds over those that the curve gives to the target's in the same run. Intervals are of 95 %, by
+bootstrap over prompts.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import specrt
+from specrt.bench.environment import environment
+from specrt.bench.replay import Recorded, device_of, load_texts
+from specrt.bench.simulator import Device, run, settings, speed
+from specrt.bench.suite import KINDS, Prompt, load_suites
+from specrt.runtime.policies import COST
+from specrt.runtime.trace import Step
+
+PLAIN, AUTO = "plain", "auto"
+OTHER, OTHER_TOKENS = (0,), 4  # a text between runs, so that no cache still holds the prompt
+DRAWS = 2000  # of the bootstrap
+LEAST = (0.97, 0.95)  # of auto over plain decoding, and over the best fixed setting
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A real run. priced: seconds of one row that its steps are worth. predicted: tokens a second.
+    one: seconds of one row as measured before."""
+
+    prompt: str
+    kind: str
+    setting: str
+    tokens: int
+    seconds: float
+    priced: float
+    predicted: float
+    one: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Raw:
+    """The same before all curves are known."""
+
+    text: Recorded
+    setting: str
+    steps: Sequence[Step]
+    predicted: float
+    device: Device
+
+
+def candidates(texts: Sequence[Recorded], device: Device, most: int) -> dict[str, tuple[str, ...]]:
+    """Kind of work -> the fixed settings that are its best by replay."""
+    compared = settings(tuple(texts[0].text.offers), device, [])
+    found: dict[str, tuple[str, ...]] = {}
+    for kind in dict.fromkeys(one.kind for one in texts):
+        paces = {}
+        for label, (drafters, controller) in compared.items():
+            steps = [
+                step
+                for one in texts
+                if one.kind == kind
+                for step in run(one.text, device, controller(), drafters)
+            ]
+            paces[label] = speed(steps)
+        ranked = sorted(paces, key=lambda label: -paces[label])
+        found[kind] = tuple(label for label in ranked if label != PLAIN)[:most]
+    return found
+
+
+def measure(
+    model: specrt.Model, texts: Sequence[Recorded], tokens: int, best: int, rounds: int
+) -> Iterator[_Raw]:
+    """All real runs, kinds in the order of the texts."""
+    prompts = {prompt.id: prompt for prompt in load_suites(KINDS)}
+    device = _device(model)
+    chosen = candidates(texts, device, best)
+    simulated = settings(tuple(texts[0].text.offers), device, [COST], profiled=True)
+    for index, one in enumerate(texts):
+        labels, device = (PLAIN, AUTO, *chosen[one.kind]), _device(model)
+        predicted = {}
+        for label in labels:
+            drafters, controller = simulated[COST if label == AUTO else label]
+            predicted[label] = speed(run(one.text, device, controller(), drafters))
+        for turn in range(rounds):
+            first = (index + turn) % len(labels)
+            for label in labels[first:] + labels[:first]:
+                steps = _steps(model, prompts[one.id], label, tokens)
+                yield _Raw(one, label, steps, predicted[label], device)
+
+
+def priced(raws: Sequence[_Raw]) -> list[Run]:
+    """The runs with their steps priced by the median of all curves."""
+    curves = [raw.device.curve for raw in raws]
+    usual = Device(1.0, np.median(curves, axis=0).tolist(), {})
+    runs = []
+    for raw in raws:
+        target = sum(usual.step(step.drafted + 1) for step in raw.steps)
+        slow = sum(step.seconds[1] + step.seconds[2] for step in raw.steps) / target
+        draft = sum(step.seconds[0] for step in raw.steps)
+        runs.append(
+            Run(
+                prompt=raw.text.id,
+                kind=raw.text.kind,
+                setting=raw.setting,
+                tokens=sum(len(step.emitted) for step in raw.steps),
+                seconds=sum(sum(step.seconds) for step in raw.steps),
+                priced=target + draft / slow,
+                predicted=raw.predicted,
+                one=raw.device.plain,
+            )
+        )
+    return runs
+
+
+def ratio(
+    runs: Sequence[Run], setting: str, other: str, time: Callable[[Run], float]
+) -> tuple[float, float, float]:
+    """Speed of a setting over another one's on the same prompts, with the ends of its interval."""
+    prompts = sorted({one.prompt for one in runs})
+    sums = np.zeros((2, 2, len(prompts)))  # setting, tokens or time, prompt
+    for one in runs:
+        if one.setting in (setting, other):
+            sums[int(one.setting == other), :, prompts.index(one.prompt)] += one.tokens, time(one)
+    draws = np.random.default_rng(0).integers(0, len(prompts), (DRAWS, len(prompts)))
+    drawn = np.concatenate([sums.sum(axis=2)[:, :, None], sums[:, :, draws].sum(axis=3)], axis=2)
+    ratios = (drawn[0, 0] / drawn[0, 1]) / (drawn[1, 0] / drawn[1, 1])
+    low, high = np.percentile(ratios[1:], [2.5, 97.5])
+    return float(ratios[0]), float(low), float(high)
+
+
+def report(runs: Sequence[Run]) -> Iterator[str]:
+    """A line for each kind of work and setting, and whether auto holds what it promises."""
+    yield f"{'work':11}{'setting':18}{'wall x plain':>22}{'priced x plain':>24}{'predicted':>12}"
+    for kind in dict.fromkeys(one.kind for one in runs):
+        those = [one for one in runs if one.kind == kind]
+        labels = list(dict.fromkeys(one.setting for one in those))
+        fixed = [label for label in labels if label not in (PLAIN, AUTO)]
+        for label in (AUTO, *fixed):
+            wall, steps = (_shown(ratio(those, label, PLAIN, t)) for t in (_wall, _priced))
+            yield f"{kind:11}{label:18}{wall:>22}{steps:>24}{_off(those, label):>12}"
+        best = max(fixed, key=lambda x: ratio(those, x, PLAIN, _priced)[0])
+        plain, hindsight = (ratio(those, AUTO, x, _priced) for x in (PLAIN, best))
+        holds = plain[0] >= LEAST[0] and hindsight[0] >= LEAST[1]
+        yield f"{kind:11}auto is {_shown(plain)} of plain, {_shown(hindsight)} of {best}" + (
+            "" if holds else ": too slow"
+        )
+
+
+def _wall(one: Run) -> float:
+    return one.seconds
+
+
+def _priced(one: Run) -> float:
+    return one.priced
+
+
+def _off(runs: Sequence[Run], label: str) -> str:
+    """Predicted over real tokens a second, both at the speed of one row: the median of prompts."""
+    those = [one for one in runs if one.setting == label]
+    return f"{median(one.predicted * one.one * one.priced / one.tokens for one in those):.2f}"
+
+
+def _shown(found: tuple[float, float, float]) -> str:
+    return f"{found[0]:.2f} ({found[1]:.2f}..{found[2]:.2f})"
+
+
+def _steps(model: specrt.Model, prompt: Prompt, label: str, tokens: int) -> Sequence[Step]:
+    drafter, _, budget = label.partition(" ")
+    how: dict[str, Any] = {"drafter": "none" if label == PLAIN else drafter}
+    if budget:
+        how["budget"] = int(budget)
+    model.generate(OTHER, max_tokens=OTHER_TOKENS, **how)
+    result = model.generate(messages=prompt.messages, max_tokens=tokens, temperature=0, **how)
+    return result.trace.steps
+
+
+def _device(model: specrt.Model) -> Device:
+    """As it is now."""
+    return device_of(model._measure(), 0.0)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add = parser.add_argument
+    add("bundle", type=Path)
+    add("texts", type=Path)
+    add("--tokens", type=int, default=128)
+    add("--limit", type=int, default=5, help="texts of each kind (5)")
+    add("--best", type=int, default=2, help="fixed settings to run of each kind (2)")
+    add("--rounds", type=int, default=1, help="of each prompt (1)")
+    add("--json", type=Path, metavar="FILE", help="keep all runs")
+    options = parser.parse_args()
+    texts, of_kind = [], dict[str, int]()
+    for one in load_texts(options.texts):
+        of_kind[one.kind] = of_kind.get(one.kind, 0) + 1
+        if of_kind[one.kind] <= options.limit:
+            texts.append(replace(one, text=one.text.first(options.tokens)))
+    model, raws = specrt.load(options.bundle), list[_Raw]()
+    for raw in measure(model, texts, options.tokens, options.best, options.rounds):
+        raws.append(raw)
+        print(f"\r{len(raws)} runs", end="", file=sys.stderr)
+    runs = priced(raws)
+    lines = list(report(runs))
+    print("\n".join(["", *lines]))
+    if options.json:
+        document = {"environment": environment(), "argv": sys.argv, "runs": [*map(asdict, runs)]}
+        options.json.write_text(json.dumps(document))
+    return int(any(line.endswith("too slow") for line in lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""auto against plain decoding and the best fixed setting: real runs, priced, with intervals."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import specrt
+from specrt.bench import hindsight
+from specrt.bench.hindsight import AUTO, PLAIN, Run, candidates, measure, priced, ratio, report
+from specrt.bench.replay import Recorded
+from specrt.bench.simulator import Device, draft_text, joined, lookup_text, straight
+from specrt.bench.suite import Prompt
+
+DEVICE = Device(0.02, straight(0.08), {"draft": (0.007, 0.0001)})
+
+
+def recorded(kind: str, rates: tuple[float, float], size: int = 200) -> Recorded:
+    rng = np.random.default_rng(0)
+    lookup, draft = rates
+    parts = lookup_text([lookup] * size, rng), draft_text([draft] * size, rng)
+    return Recorded(f"{kind}-1", kind, joined(*parts))
+
+
+def test_the_best_of_each_kind_are_found_by_replay() -> None:
+    texts = [recorded("copy", (0.95, 0.1)), recorded("write", (0.05, 0.9))]
+    found = candidates(texts, DEVICE, 2)
+    assert [label.split()[0] for label in found["copy"]] == ["ngram", "ngram"]
+    assert all("draft" in label for label in found["write"])
+
+
+def run(prompt: str, setting: str, tokens: int, seconds: float, predicted: float = 1.0) -> Run:
+    return Run(prompt, "chat", setting, tokens, seconds, seconds, predicted, 1.0)
+
+
+def test_speeds_are_compared_on_the_same_prompts_by_all_their_tokens_and_seconds() -> None:
+    runs = [run("a", PLAIN, 10, 10.0), run("b", PLAIN, 10, 30.0)]
+    runs += [run("a", AUTO, 10, 5.0), run("b", AUTO, 10, 15.0), run("a", "ngram 2", 10, 1.0)]
+    found, low, high = ratio(runs, AUTO, PLAIN, lambda one: one.seconds)
+    assert (found, low, high) == (2.0, 2.0, 2.0)
+
+
+@pytest.mark.parametrize(("seconds", "end"), [(10.2, ""), (10.8, ": too slow")])
+def test_a_kind_at_which_auto_is_too_slow_is_told(seconds: float, end: str) -> None:
+    runs = [run("a", label, 10, 10.0) for label in (PLAIN, "ngram 2")]
+    lines = list(report([*runs, run("a", AUTO, 10, seconds)]))
+    assert lines[-1].endswith(f"of ngram 2{end}")
+
+
+def test_what_the_simulator_said_is_told_over_what_was_measured() -> None:
+    runs = [run("a", label, 10, 10.0, predicted=1.1) for label in (PLAIN, AUTO, "ngram 2")]
+    assert [line.split()[-1] for line in list(report(runs))[1:3]] == ["1.10", "1.10"]
+
+
+def test_every_setting_is_run_for_real_and_priced_by_rows(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = Prompt("chat-1", "chat", "the cat on the mat and the cat on the")
+    monkeypatch.setattr(hindsight, "load_suites", lambda names: (prompt,))
+    model = specrt.load(tiny_bundle)
+    raws = list(measure(model, [recorded("chat", (0.9, 0.1), 24)], 24, best=2, rounds=2))
+    runs = priced(raws)
+    assert {one.setting for one in runs} >= {PLAIN, AUTO}
+    assert len(runs) == 8
+    for one, raw in zip(runs, raws, strict=True):
+        if one.setting == PLAIN:
+            assert one.priced == pytest.approx(len(raw.steps), rel=0.2)  # a step each, and no draft
