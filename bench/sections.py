@@ -151,7 +151,7 @@ def _costs(document: Document) -> Markup:
         "its tokens must be right. "
     )
     source = {
-        "profile": ["From this device's profile, by ", tune, "."],
+        "profile": ["From this device's profile; ", tune, " renews it."],
         "steps": ["From this benchmark's own steps; ", tune, " measures it better."],
     }[document["curve"]["source"]]
     both = (plots.costs(document), plots.breakeven(document))
