@@ -279,6 +279,7 @@ class Model:
         auto = zip(self._parts("auto"), parts(self._drafter("auto")), strict=True)
         costly = {name: drafter for name, drafter in auto if not is_free(drafter)}
         wanted = profile.key(self._folder, self._provider)
+        self._read = ()
         return measure(self._target, costly, BRIEF, wanted, self._threads)
 
     def _known_costs(self) -> Costs:

@@ -163,6 +163,13 @@ def test_measuring_leaves_the_model_as_it_was(bundle: Path) -> None:
     assert load(bundle).generate("the cat", max_tokens=8).tokens == text
 
 
+def test_a_model_measured_between_two_texts_writes_on(tiny_bundle: Path) -> None:
+    model = load(tiny_bundle)
+    text = model.generate("the cat", max_tokens=8).tokens
+    assert model._measure().brief
+    assert model.generate("the cat", max_tokens=8).tokens == text
+
+
 def test_two_that_keep_a_profile_at_once_leave_one_of_the_two(
     bundle: Path, measured: Profile
 ) -> None:
