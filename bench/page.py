@@ -61,8 +61,10 @@ def main(arguments: Sequence[str]) -> int:
     try:
         require_plots()
         document = json.loads(source.read_text(encoding="utf-8"))
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise RequestError(f"it is no document of `specrt bench`, format {FORMAT}")
+        if not isinstance(document, dict) or "summary" not in document:
+            raise RequestError("it is no document of `specrt bench`")
+        if document["format"] != FORMAT:
+            raise RequestError(f"its format is {document['format']}, and {FORMAT} can be shown")
         with writing_file(out) as file:
             file.write(page(document))
     except (OSError, ValueError, RequestError) as error:

@@ -164,7 +164,7 @@ def test_a_page_is_made_of_a_kept_document(
     assert (tmp_path / "result.html").read_text(encoding="utf-8") == html
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}"])
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": 2}', '{"format": 1, "summary": {}}'])
 def test_another_file_gives_no_page(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
