@@ -297,7 +297,7 @@ def _tiles(rows: Codes, units: int) -> np.ndarray:
         lines = pairs[..., 0, :] & 15 | pairs[..., 1, :] << 4
     if rows.kind == SIX:
         fours = codes.reshape(tiles, TILE, units, runs, 4, 4) >> 4
-        high = np.bitwise_or.reduce(fours << np.arange(0, 8, 2, np.uint8)[:, None], axis=-2)
+        high = np.bitwise_or.reduce(fours << np.arange(0, 8, 2, dtype=np.uint8)[:, None], axis=-2)
         low = lines.reshape(tiles, TILE, units, runs, 2, 4)
         lines = np.concatenate([low, high[..., None, :]], -2).reshape(tiles, TILE, units, -1, 4)
     parts = [lines.transpose(0, 2, 3, 1, 4).reshape(tiles, units, -1)]

@@ -30,6 +30,7 @@ ALLOWED = {  # package -> what it may import besides the standard library
     },
     "specrt.bench": {
         *("specrt", "specrt.bench", "specrt.runtime", "numpy", "onnxruntime", "tokenizers"),
+        "matplotlib",
     },
     "specrt": {"specrt", *FOLDERS, "specrt.commands", "rich", "tokenizers"},
 }

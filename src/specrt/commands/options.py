@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from specrt.runtime.errors import RequestError
 
 if TYPE_CHECKING:
-    from specrt.runtime.api import Model
+    from specrt import Model
 
 WIDTH = 11  # of the left column of what is told in lines
 Run = Callable[[argparse.Namespace], int]
