@@ -37,6 +37,8 @@ def open(module: None, job: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
     atexit.register(server.kill)
     address = f"http://127.0.0.1:{port}"
     _wait(server, address)
+    with urllib.request.urlopen(address + "/props") as response:
+        version = json.load(response).get("build_info", "")
 
     def ask(ids: list[int], count: int, emit: Callable[..., None]) -> dict[str, Any]:
         wanted = {"prompt": ids, "n_predict": count, "temperature": 0, "ignore_eos": True}
@@ -52,7 +54,8 @@ def open(module: None, job: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
                         same = before.get("predicted_ms") == timings.get("predicted_ms")
                         emit(event["tokens"], joined=bool(before) and same)
         drafted, accepted = timings.get("draft_n", 0), timings.get("draft_n_accepted", 0)
-        return {"drafted": drafted, "accepted": accepted, "pid": server.pid}
+        counts = {"drafted": drafted, "accepted": accepted}
+        return {**counts, "pid": server.pid, "version": version}
 
     return ask
 

@@ -106,7 +106,7 @@ def records(
             "drafter": entrant.name,
             **_answer(told, entrant.name, question, tokenizer),
             "model": entrant.model.name,
-            "version": loaded.get("version", ""),
+            "version": told.get("version", loaded.get("version", "")),
             "import_s": loaded.get("import_s"),
             "load_s": loaded.get("load_s"),
         }

@@ -9,8 +9,8 @@ beside it need the standard library only. An engine is a file with a function
     ask(ids, count, emit) -> facts      write `count` tokens after ids, greedily, no fewer
     emit(tokens, joined=False)          called with tokens as they come; joined: by the same run of
                                         the model as those before
-    facts                               what the engine counted: drafted, accepted; pid, where
-                                        another process holds the model
+    facts                               what the engine counted: drafted, accepted; pid and version
+                                        where another process holds the model
 
 Results are lines of JSON on standard output: the engine's load, then an answer for each prompt.
 What the engine itself prints goes to standard error.
