@@ -143,14 +143,25 @@ def test_generate_writes_the_models_text(specrt_run: Any, tiny_bundle: Path) -> 
 
 
 def test_generate_json_has_text_and_figures(specrt_run: Any, tiny_bundle: Path) -> None:
-    options = ("--max-tokens", "12", "--seed", "7", "--logprobs", "2", "--json")
+    options = (
+        "--drafter",
+        "ngram",
+        "--max-tokens",
+        "12",
+        "--seed",
+        "7",
+        "--logprobs",
+        "2",
+        "--json",
+    )
     found = json.loads(specrt_run("generate", tiny_bundle, PROMPT, *options).out)
-    result = specrt.load(tiny_bundle).generate(PROMPT, max_tokens=12, seed=7, logprobs=2)
+    model = specrt.load(tiny_bundle, drafter="ngram")  # auto would draft by its timing
+    result = model.generate(PROMPT, max_tokens=12, seed=7, logprobs=2)
     assert found["text"] == result.text
     assert found["token_ids"] == list(result.tokens)
     assert found["tokens"] == len(result.tokens)
     assert [len(one["top"]) for one in found["logprobs"]] == [2] * len(result.tokens)
-    assert (found["drafter"], found["seed"], found["finish_reason"]) == ("auto", 7, "length")
+    assert (found["drafter"], found["seed"], found["finish_reason"]) == ("ngram", 7, "length")
     assert found["accepted"] == sum(step.accepted for step in result.trace.steps)
 
 
