@@ -91,8 +91,8 @@ def load(
 
     tune: the first time a bundle is opened on a device with the drafter auto, and no threads asked
     for, measure what steps and drafts cost: a second for a small model, a few for one of 1.5B. It
-    is kept in the bundle's profile/, if that can be written, and `specrt tune` replaces it. Without
-    it the drafter auto learns as it goes. progress: told (stage, done, total) of that.
+    is kept in the bundle's profile/, and `specrt tune` replaces it. Without it, as where a bundle
+    cannot be written to, auto learns as it goes. progress: told (stage, done, total) of that.
 
     Raises BundleError for a folder that is no whole bundle, ProviderError for a provider that is
     not there, RequestError for a drafter that the bundle lacks.
@@ -265,8 +265,9 @@ class Model:
         )
 
     def _tune(self, progress: Progress) -> None:
-        """Measure this device in passing, where nothing is known of it and there is a choice."""
-        if self._profile is not None or plain_reason(self.manifest):
+        """Measure this device in passing, where nothing is known of it, there is a choice, and what
+        is found can be kept."""
+        if self._profile or plain_reason(self.manifest) or not profile.can_keep(self._folder):
             return
         progress(MEASURING, 0, 1)
         self._profile = self._measure()

@@ -6,6 +6,7 @@ other: one that does not fit is as if it were not there. Times are whole microse
 
 import hashlib
 import json
+import os
 import platform
 import re
 from collections.abc import Mapping
@@ -133,6 +134,15 @@ def read(folder: Path, provider: str) -> Profile | None:
             found = read_record(Profile, raw, "profile")
             return found if found.key == wanted else None
     return None
+
+
+def can_keep(folder: Path) -> bool:
+    """Whether a bundle may be written to."""
+    place = folder / "profile"
+    with suppress(OSError):
+        place.mkdir(exist_ok=True)
+        return os.access(place, os.W_OK)
+    return False
 
 
 def write(folder: Path, profile: Profile) -> Path | None:
