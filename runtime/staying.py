@@ -7,8 +7,8 @@ not asked yet, as those in which nothing free is found in what is left of the te
 from dataclasses import dataclass, field
 
 RUN_GAIN, FIRST_RUN = 0.3, 8.0  # of the mean length of runs; what it starts from
-LASTS = 0.7  # how long a draft model stays that was not asked yet, of the time it was away
-AHEAD, FOUND = 8.0, 0.45  # tokens that the share of free drafts is known from beforehand; the share
+LASTS = 1.2  # how long a draft model stays that was not asked yet, of what free drafts leave
+AHEAD, FOUND = 8.0, 0.6  # tokens that the share of free drafts is known from beforehand; the share
 
 
 @dataclass(slots=True)
