@@ -8,16 +8,17 @@ prompt by prompt, in turns with plain decoding and auto. Before each prompt the 
 briefly, and the simulator says by that how fast each run will be.
 
 Seconds are those of a run's steps: a draft model's reading of the prompt counts, the target's does
-not. Where others use the machine too, neighbouring runs differ by how much these take. So the steps
-are also priced: by the curve v(rows), the median of all that were measured, and drafts by their
-seconds over those that the curve gives to the target's in the same run. Intervals are of 95 %, by
-bootstrap over prompts.
+not. Where others use the machine too, neighbouring runs differ by how much these take. So what each
+step did is also priced, in steps of one row, by the median of all that was measured: the curve
+v(rows), and what a draft model takes to draft and to read. Intervals are of 95 %, by bootstrap over
+prompts. What the simulator said is compared with the seconds of the run over those of a row in it.
 """
 
 import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -41,8 +42,8 @@ LEAST = (0.97, 0.95)  # of auto over plain decoding, and over the best fixed set
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A real run. priced: seconds of one row that its steps are worth. predicted: tokens a second.
-    one: seconds of one row as measured before."""
+    """A real run. priced: steps of one row that its steps are worth. spent: as many as took its
+    seconds. predicted: what the simulator says of the latter."""
 
     prompt: str
     kind: str
@@ -50,8 +51,8 @@ class Run:
     tokens: int
     seconds: float
     priced: float
+    spent: float
     predicted: float
-    one: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,27 +107,49 @@ def measure(
 
 
 def priced(raws: Sequence[_Raw]) -> list[Run]:
-    """The runs with their steps priced by the median of all curves."""
-    curves = [raw.device.curve for raw in raws]
-    usual = Device(1.0, np.median(curves, axis=0).tolist(), {})
-    runs = []
+    """The runs with their steps priced by the median of all that was measured."""
+    curve = np.median([raw.device.curve for raw in raws], axis=0).tolist()
+    drafts = {
+        name: tuple(
+            np.median(
+                [np.array(raw.device.drafts[name]) / raw.device.plain for raw in raws], axis=0
+            )
+        )
+        for name in raws[0].device.drafts
+    }
+    usual, runs = Device(1.0, curve, drafts), []
     for raw in raws:
         target = sum(usual.step(step.drafted + 1) for step in raw.steps)
-        slow = sum(step.seconds[1] + step.seconds[2] for step in raw.steps) / target
-        draft = sum(step.seconds[0] for step in raw.steps)
+        one = sum(step.seconds[1] + step.seconds[2] for step in raw.steps) / target
+        seconds, tokens = (
+            sum(sum(step.seconds) for step in raw.steps),
+            sum(len(step.emitted) for step in raw.steps),
+        )
         runs.append(
             Run(
                 prompt=raw.text.id,
                 kind=raw.text.kind,
                 setting=raw.setting,
-                tokens=sum(len(step.emitted) for step in raw.steps),
-                seconds=sum(sum(step.seconds) for step in raw.steps),
-                priced=target + draft / slow,
-                predicted=raw.predicted,
-                one=raw.device.plain,
+                tokens=tokens,
+                seconds=seconds,
+                priced=target + _drafting(raw, usual),
+                spent=seconds / one,
+                predicted=tokens / (raw.predicted * raw.device.plain),
             )
         )
     return runs
+
+
+def _drafting(raw: _Raw, usual: Device) -> float:
+    """What a draft model took, in steps of one row: its tokens, and what it had to read before."""
+    total, place, read = 0.0, raw.text.text.prompt, 0
+    for step in raw.steps:
+        if step.source in usual.drafts:
+            token, reading = usual.drafts[step.source]
+            total += step.drafted * token + (max(place - read, 1) - 1) * reading
+            read = place + min(step.accepted, step.drafted - 1)
+        place += len(step.emitted)
+    return total
 
 
 def ratio(
@@ -172,9 +195,8 @@ def _priced(one: Run) -> float:
 
 
 def _off(runs: Sequence[Run], label: str) -> str:
-    """Predicted over real tokens a second, both at the speed of one row: the median of prompts."""
-    those = [one for one in runs if one.setting == label]
-    return f"{median(one.predicted * one.one * one.priced / one.tokens for one in those):.2f}"
+    """Predicted over real tokens a second, both at the speed of one row: the median of runs."""
+    return f"{median(one.spent / one.predicted for one in runs if one.setting == label):.2f}"
 
 
 def _shown(found: tuple[float, float, float]) -> str:
@@ -213,9 +235,10 @@ def main() -> int:
         if of_kind[one.kind] <= options.limit:
             texts.append(replace(one, text=one.text.first(options.tokens)))
     model, raws = specrt.load(options.bundle), list[_Raw]()
-    for raw in measure(model, texts, options.tokens, options.best, options.rounds):
-        raws.append(raw)
-        print(f"\r{len(raws)} runs", end="", file=sys.stderr)
+    with suppress(KeyboardInterrupt):  # what was run is told
+        for raw in measure(model, texts, options.tokens, options.best, options.rounds):
+            raws.append(raw)
+            print(f"\r{len(raws)} runs", end="", file=sys.stderr)
     runs = priced(raws)
     lines = list(report(runs))
     print("\n".join(["", *lines]))

@@ -1,5 +1,6 @@
 """auto against plain decoding and the best fixed setting: real runs, priced, with intervals."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,11 @@ import specrt
 from specrt.bench import hindsight
 from specrt.bench.hindsight import AUTO, PLAIN, Run, candidates, measure, priced, ratio, report
 from specrt.bench.replay import Recorded
-from specrt.bench.simulator import Device, draft_text, joined, lookup_text, straight
+from specrt.bench.simulator import Device, Text, draft_text, joined, lookup_text, straight
 from specrt.bench.suite import Prompt
+from specrt.runtime.trace import Step
 
+TEXT = Text({}, prompt=64)
 DEVICE = Device(0.02, straight(0.08), {"draft": (0.007, 0.0001)})
 
 
@@ -30,7 +33,7 @@ def test_the_best_of_each_kind_are_found_by_replay() -> None:
 
 
 def run(prompt: str, setting: str, tokens: int, seconds: float, predicted: float = 1.0) -> Run:
-    return Run(prompt, "chat", setting, tokens, seconds, seconds, predicted, 1.0)
+    return Run(prompt, "chat", setting, tokens, seconds, seconds, seconds, predicted)
 
 
 def test_speeds_are_compared_on_the_same_prompts_by_all_their_tokens_and_seconds() -> None:
@@ -48,7 +51,7 @@ def test_a_kind_at_which_auto_is_too_slow_is_told(seconds: float, end: str) -> N
 
 
 def test_what_the_simulator_said_is_told_over_what_was_measured() -> None:
-    runs = [run("a", label, 10, 10.0, predicted=1.1) for label in (PLAIN, AUTO, "ngram 2")]
+    runs = [run("a", label, 10, 11.0, predicted=10.0) for label in (PLAIN, AUTO, "ngram 2")]
     assert [line.split()[-1] for line in list(report(runs))[1:3]] == ["1.10", "1.10"]
 
 
@@ -64,4 +67,17 @@ def test_every_setting_is_run_for_real_and_priced_by_rows(
     assert len(runs) == 8
     for one, raw in zip(runs, raws, strict=True):
         if one.setting == PLAIN:
-            assert one.priced == pytest.approx(len(raw.steps), rel=0.2)  # a step each, and no draft
+            assert one.priced == pytest.approx(len(raw.steps))  # a step each, and no draft
+
+
+def test_a_draft_model_is_priced_by_its_tokens_and_by_what_it_had_to_read() -> None:
+    def step(drafted: int, accepted: int, source: str = "draft") -> Step:
+        emitted = tuple(range(accepted + 1))
+        return Step(emitted, drafted, accepted, drafted, (9.0, 0.02, 0.0), source)
+
+    steps = [step(0, 0, ""), step(4, 4), step(4, 1), step(2, 1, "ngram"), step(1, 0)]
+    raw = hindsight._Raw(replace(recorded("chat", (0.5, 0.5)), text=TEXT), AUTO, steps, 1.0, DEVICE)
+    # places 64, 65, 70, 72, 74; known to it before: 0, 0, 68, 71, 71
+    token, read = 0.007 / 0.02, 0.0001 / 0.02
+    rows = sum(DEVICE.step(n + 1) for n in (0, 4, 4, 2, 1)) / 0.02
+    assert priced([raw])[0].priced == pytest.approx(rows + 9 * token + (64 + 1 + 2) * read)
