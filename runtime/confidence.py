@@ -12,7 +12,7 @@ EDGES = (0.3, 0.5, 0.7, 0.85, 0.95, 0.99)  # of what is counted together
 BELIEVED = (0.25, 0.42, 0.62, 0.8, 0.92, 0.97, 0.99)  # right, where nothing was counted
 TRUST = 10.0  # counts that this is worth
 FADE, SLOWLY = 0.95, 0.995  # of the past, within a text and over all
-DRAFTED, EMITTED = 2.7, 3.1  # tokens of a step, where nothing is known; a 0.5B for its 1.5B emits
+DRAFTED, EMITTED = 2.5, 2.8  # tokens of a step, where nothing is known; a 0.5B for its 1.5B emits
 SPREAD = 0.4**2  # 2.0 to 2.5 in a chat or a summary, 3.5 in code, 7 where it extracts
 WEIGHT = 4.0  # steps that this, or what all texts so far say, is worth in a new text
 
