@@ -7,9 +7,7 @@ another thread streams.
 
 import secrets
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -27,8 +25,7 @@ from specrt.runtime.bundle import (
 from specrt.runtime.chat import render
 from specrt.runtime.controller import AUTO_BUDGET, Controller, Fixed
 from specrt.runtime.costs import READ_SHARE, Costs, DraftCost
-from specrt.runtime.decode import Request, decode
-from specrt.runtime.detail import Logprob
+from specrt.runtime.decode import Request
 from specrt.runtime.drafters import named
 from specrt.runtime.drafters.draft import DraftModel
 from specrt.runtime.drafters.first import First, is_free, parts
@@ -41,40 +38,15 @@ from specrt.runtime.interfaces import Drafter, Session
 from specrt.runtime.open import open_session
 from specrt.runtime.options import How, sampling
 from specrt.runtime.policies import COST, Policy
-from specrt.runtime.prefix import common_prefix
 from specrt.runtime.providers import choose, physical_cores
 from specrt.runtime.rules import COUPLED
+from specrt.runtime.stream import Held, Result, Stream
 from specrt.runtime.text import TextStream, encode, load_tokenizer, real_ids
-from specrt.runtime.trace import Step, Trace
 from specrt.runtime.tuning import BRIEF, Progress, measure, quiet
 
 Messages = Sequence[Mapping[str, Any]]
 Prompt = str | Sequence[int]
 MEASURING = "measuring this device once"
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """New text and the tokens it came from. from_draft: for each token whether a drafter proposed
-    it. logprobs: for each token, if asked for."""
-
-    text: str
-    tokens: tuple[int, ...]
-    from_draft: tuple[bool, ...]
-    logprobs: tuple[Logprob, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A finished text. tokens end before a stop token or stop string; finish_reason is "stop" or
-    "length". trace: the steps, and all figures as trace.summary()."""
-
-    text: str
-    tokens: tuple[int, ...]
-    from_draft: tuple[bool, ...]
-    logprobs: tuple[Logprob, ...]
-    finish_reason: str
-    trace: Trace
 
 
 def load(
@@ -111,7 +83,7 @@ class Model:
         check_hashes(folder, self.manifest.files)
         self.tokenizer = load_tokenizer(folder / self.manifest.tokenizer.path)
         self._template = _read_template(folder, self.manifest)
-        self._limit = real_ids(self.tokenizer, self.manifest.model.vocab)
+        limit = real_ids(self.tokenizer, self.manifest.model.vocab)
         self._folder, self._provider = folder, choose(provider, self.manifest.flavour).provider
         known = profile.read(folder, self._provider)
         best = known.threads if known and not known.brief else physical_cores()
@@ -122,12 +94,11 @@ class Model:
         )
         self._drafters: dict[str, Drafter] = {}
         self._default = drafter
-        self._target = self._open("target", self.manifest.model)
+        self._held = Held(self._open("target", self.manifest.model), limit)
         self._drafter(drafter)  # a name the bundle lacks is refused now, not at the first request
         self._costs = self._known_costs()
         self._habits = Habits()
         self._policies: dict[str, Policy] = {}
-        self._read: Sequence[int] = ()  # the tokens that the target's cache holds
         self._turn = threading.Lock()  # one generate at a time
         self._handover = threading.Lock()  # one change of the active stream at a time
         self._active: Stream | None = None
@@ -177,7 +148,7 @@ class Model:
         regex: str | None = None,
         json_schema: Schema | None = None,
         **how: Unpack[How],
-    ) -> "Stream":
+    ) -> Stream:
         """Write one text, a `Piece` at a time.
 
         prompt: the user's question, or with `raw` a text to continue, or token ids. messages: a
@@ -212,13 +183,15 @@ class Model:
         )
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         text = TextStream(self.tokenizer, stops)
-        stream = Stream(self, request, text, drafts, self._controller(name, budget, policy), name)
+        stream = Stream(
+            self._held, request, text, drafts, self._controller(name, budget, policy), name
+        )
         self._take_turn(stream)
         return stream
 
     @cached_property
     def _forms(self) -> Forms:
-        return Forms(self.tokenizer, self._limit, self.manifest.model.eos_ids)
+        return Forms(self.tokenizer, self._held.limit, self.manifest.model.eos_ids)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text that is continued as it stands."""
@@ -280,8 +253,8 @@ class Model:
         auto = zip(self._parts("auto"), parts(self._drafter("auto")), strict=True)
         costly = {name: drafter for name, drafter in auto if not is_free(drafter)}
         wanted = profile.key(self._folder, self._provider)
-        self._read = ()
-        return measure(self._target, costly, BRIEF, wanted, self._threads)
+        self._held.read = ()
+        return measure(self._held.session, costly, BRIEF, wanted, self._threads)
 
     def _known_costs(self) -> Costs:
         guesses = {info.name: self._guess(info) for info in self.manifest.drafters}
@@ -313,9 +286,9 @@ class Model:
         return DraftCost(share, share * READ_SHARE)
 
     def _draft_model(self, info: DrafterInfo) -> Drafter:
-        return DraftModel(self._open(info.path, info.model), self._limit, info.name)
+        return DraftModel(self._open(info.path, info.model), self._held.limit, info.name)
 
-    def _take_turn(self, stream: "Stream") -> None:
+    def _take_turn(self, stream: Stream) -> None:
         with self._handover:
             active = self._active
             if active is not None and not active.finished:
@@ -326,96 +299,6 @@ class Model:
                     )
                 active.close()
             self._active = stream
-
-
-class Stream(Iterator[Piece]):
-    """A text being written. May be left or closed at any point; `result` is what there is so far,
-    the whole once the iteration has ended."""
-
-    def __init__(
-        self,
-        model: Model,
-        request: Request,
-        text: TextStream,
-        drafter: Drafter,
-        controller: Controller,
-        name: str,
-    ) -> None:
-        self.thread = threading.current_thread()
-        self.finished = False
-        self._text, self._request = text, request
-        self._tokens: list[int] = []
-        self._from_draft: list[bool] = []
-        self._logprobs: list[Logprob] = []
-        self._shown, self._given = "", 0
-        self._trace = Trace(len(request.prompt), name, request.seed)
-        self._pieces = self._write(model, drafter, controller)
-
-    def __next__(self) -> Piece:
-        return next(self._pieces)
-
-    def close(self) -> None:
-        """End the text here; the model is free for the next request."""
-        self._pieces.close()
-        self.finished = True
-
-    @property
-    def result(self) -> Result:
-        """The text so far, with its tokens and figures."""
-        reason = self._trace.steps[-1].finish if self._trace.steps else None
-        return Result(
-            text=self._shown,
-            tokens=tuple(self._tokens[: self._given]),
-            from_draft=tuple(self._from_draft[: self._given]),
-            logprobs=tuple(self._logprobs[: self._given]),
-            finish_reason=reason or "length",
-            trace=self._trace,
-        )
-
-    def _write(
-        self, model: Model, drafter: Drafter, controller: Controller
-    ) -> Generator[Piece, None, None]:
-        target, prompt = model._target, self._request.prompt
-        cached = common_prefix(model._read, prompt)
-        model._read, written = (), list[int]()
-        try:
-            target.keep(cached)  # from here on, whatever happens, the cache holds a prefix of this
-            written += prompt
-            steps = decode(
-                target, drafter, controller, self._request, limit=model._limit, cached=cached
-            )
-            with closing(steps):
-                for step in steps:
-                    written += step.emitted
-                    piece = self._piece(step)
-                    if piece.tokens or piece.text:
-                        yield piece
-                    if self._text.stopped is not None:
-                        return
-        finally:
-            self.finished = True
-            model._read = written[: target.length]
-
-    def _piece(self, step: Step) -> Piece:
-        """Everything that is settled with this step and was not given out yet."""
-        self._tokens += step.text_tokens
-        self._from_draft += step.from_draft[: len(step.text_tokens)]
-        self._logprobs += step.logprobs[: len(step.text_tokens)]
-        text = self._text.push(step.text_tokens)
-        if self._text.stopped is not None:
-            step = replace(step, finish="stop")
-        elif step.finish is not None:
-            text += self._text.finish()
-        self._trace.add(step)
-        start, self._given = self._given, self._text.settled
-        self._shown += text
-        part = slice(start, self._given)
-        return Piece(
-            text,
-            tuple(self._tokens[part]),
-            tuple(self._from_draft[part]),
-            tuple(self._logprobs[part]),
-        )
 
 
 def _open(folder: Path, flavour: str, graph: str, model: ModelInfo, **where: Any) -> Session:

@@ -100,7 +100,7 @@ def test_a_stream_left_at_any_point_leaves_the_model_right(tiny_bundle, model, d
 @pytest.mark.parametrize("which", ["target", "draft"])
 def test_an_interrupt_at_any_call_leaves_the_model_right(tiny_bundle, model, which):
     wanted = fresh(tiny_bundle, PROMPT, max_tokens=16).tokens
-    session = model._target if which == "target" else model._drafter("draft")._session
+    session = model._held.session if which == "target" else model._drafter("draft")._session
     forward = session.forward
     for at in range(12):
         for late in (False, True):
@@ -161,13 +161,13 @@ def test_a_longer_prompt_reads_only_what_is_new(tiny_bundle, model, monkeypatch)
     first = model.generate(PROMPT, drafter="none", max_tokens=8)
     longer = [*PROMPT, *first.tokens, 50, 51, 52]
     read = []
-    forward = model._target.forward
+    forward = model._held.session.forward
 
     def counting(tokens, *args, **kwargs):
         read.append(len(tokens))
         return forward(tokens, *args, **kwargs)
 
-    monkeypatch.setattr(model._target, "forward", counting)
+    monkeypatch.setattr(model._held.session, "forward", counting)
     result = model.generate(longer, drafter="none", max_tokens=8)
     assert sum(read) == 4 + len(result.trace.steps) - 1  # the last token, three new, then one each
     assert result.tokens == fresh(tiny_bundle, longer, max_tokens=8).tokens

@@ -9,8 +9,9 @@ import pytest
 from variants import LLAMA, TABLES, VOCAB, Tensors, noisy, padded, variant
 
 from specrt.export.build import export
-from specrt.runtime.api import Model, Result, load
+from specrt.runtime.api import Model, load
 from specrt.runtime.errors import RequestError
+from specrt.runtime.stream import Result
 
 PROMPT = [0, *([5, 9, 17, 33] * 5), 5, 9]
 DRAFTERS = ["none", "ngram", "draft", "ngram+draft", "auto"]
@@ -87,11 +88,11 @@ def padding(request, plain: Model, lures: tuple[int, ...], tmp_path_factory) -> 
 
 
 def test_the_padding_of_these_models_is_what_they_would_write_if_they_could(padding: Model) -> None:
-    for session in (padding._target, padding._drafter("draft")._session):
+    for session in (padding._held.session, padding._drafter("draft")._session):
         session.keep(0)
         best = session.forward(PROMPT).logits[0].argmax()
         assert (best >= VOCAB) == (session.vocab > VOCAB)
-    padding._read = ()
+    padding._held.read = ()
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)

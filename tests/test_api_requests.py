@@ -17,8 +17,9 @@ from variants import noisy, readable, variant
 
 import specrt.runtime
 from specrt.export.build import export
-from specrt.runtime.api import Model, Stream, load
+from specrt.runtime.api import Model, load
 from specrt.runtime.errors import RequestError
+from specrt.runtime.stream import Stream
 
 PROMPT = [0, *([5, 9, 17, 33] * 5), 5, 9]
 OTHER = [0, 40, 41, 42, 43, 44, 45]
@@ -158,7 +159,7 @@ def test_a_second_turn_reads_only_what_is_new(folder: Path, drafter: str) -> Non
     held = (*before, *answer.tokens)[:-1]  # the last token was emitted and never read
     kept = next(i for i in range(len(after)) if i == len(held) or held[i] != after[i])
     assert kept > len(before)
-    with counted(model._target) as rows:
+    with counted(model._held.session) as rows:
         result = model.generate(messages=second, drafter=drafter, max_tokens=12)
     steps = [step.drafted + 1 for step in result.trace.steps]
     assert rows == [len(after) - kept - 1, *steps]
@@ -175,7 +176,7 @@ def test_a_conversation_taken_up_at_an_earlier_turn_reads_from_there(folder: Pat
     changed = [*turns[:2], {"role": "user", "content": "something else"}]
     asked = model.prompt_ids(None, changed, False)
     same = len(model.prompt_ids(None, turns[:1], False))
-    with counted(model._target) as rows:
+    with counted(model._held.session) as rows:
         result = model.generate(messages=changed, drafter="none", max_tokens=6)
     assert sum(rows) < len(asked) - same + 6
     fresh = load(folder, threads=1).generate(messages=changed, drafter="none", max_tokens=6)

@@ -102,13 +102,13 @@ def test_drafts_may_cross_the_edge_at_which_a_cache_grows(
     long: Model, drafter: str, before: int
 ) -> None:
     prompt = (PROMPT * 40)[: SMALLEST - before]
-    for session in (long._target, long._drafter("draft")._session):
+    for session in (long._held.session, long._drafter("draft")._session):
         session.keep(0)
         session._cache._resize(SMALLEST)
-    long._read = ()
+    long._held.read = ()
     result = long.generate(prompt, drafter=drafter, budget=BUDGET, max_tokens=24)
-    assert long._target._cache.capacity > SMALLEST
-    long._read = ()
+    assert long._held.session._cache.capacity > SMALLEST
+    long._held.read = ()
     assert result.tokens == long.generate(prompt, drafter="none", max_tokens=24).tokens
 
 

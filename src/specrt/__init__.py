@@ -6,7 +6,7 @@
 ...     print(piece.text, end="")
 """
 
-from specrt.runtime.api import Model, Piece, Result, Stream, load
+from specrt.runtime.api import Model, load
 from specrt.runtime.detail import Logprob
 from specrt.runtime.errors import (
     BundleError,
@@ -18,6 +18,7 @@ from specrt.runtime.errors import (
     SpecrtError,
 )
 from specrt.runtime.sampling import Sampling
+from specrt.runtime.stream import Piece, Result, Stream
 from specrt.runtime.trace import Step, Trace
 from specrt.runtime.version import VERSION
 

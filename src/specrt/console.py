@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 from tokenizers import Tokenizer
 
-from specrt.runtime.api import Piece
+from specrt.runtime.stream import Piece
 
 Show = Callable[[str, int, int], None]  # stage, done, total
 DRAFT_STYLE = "green"  # tokens the drafter proposed; the target's own have the terminal's colour
