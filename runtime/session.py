@@ -5,6 +5,7 @@ The graph itself says what it is: by its inputs whether it verifies trees, by th
 what its cache is made of, and by a few numbers stored with it what it needs besides.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,7 @@ class Session:
         self._copies = PROVIDERS[provider].device != "cpu"
         self._buffers: dict[str, tuple[np.ndarray, ort.OrtValue]] = {}
         self._zeros = np.zeros(0, np.float32)
+        self._outputs: dict[str, tuple[np.ndarray, int, ort.OrtValue]] = {}
         hidden = [o.shape[2] for o in self._session.get_outputs() if o.name == "hidden"]
         self._hidden: int | None = hidden[0] if hidden else None
 
@@ -120,12 +122,8 @@ class Session:
         self._feed("num_logits", (1,), last)
         if BIAS in self._inputs:
             self._bind(BIAS, self._bias(rows, total, seen))
-        logits = np.empty((1, last, self.vocab), np.float32)
-        self._binding.bind_ortvalue_output("logits", ort.OrtValue.ortvalue_from_numpy(logits))
-        hidden = None
-        if self._hidden is not None:
-            hidden = np.empty((1, rows, self._hidden), np.float32)
-            self._binding.bind_ortvalue_output("hidden", ort.OrtValue.ortvalue_from_numpy(hidden))
+        logits = self._output("logits", (1, last, self.vocab))
+        hidden = None if self._hidden is None else self._output("hidden", (1, rows, self._hidden))
         self._session.run_with_iobinding(self._binding)
         self._cache.absorb({}, rows)
         return Output(logits[0], None if hidden is None else hidden[0, rows - last :])
@@ -190,6 +188,20 @@ class Session:
         bound[0][...] = content
         if self._copies:
             self._binding.bind_ortvalue_input(name, bound[1])
+
+    def _output(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Where the graph writes an output: where it wrote the last one, if that has this shape and
+        nobody holds any of it."""
+        bound = self._outputs.get(name)
+        if bound is None or bound[0].shape != shape or sys.getrefcount(bound[0]) > bound[1]:
+            array = np.empty(shape, np.float32)
+            value = ort.OrtValue.ortvalue_from_numpy(array)
+            self._outputs.pop(name, None)
+            self._binding.bind_ortvalue_output(name, value)
+            free = sys.getrefcount(array)  # with this function in the place of the dict
+            self._outputs[name] = array, free, value
+            return array
+        return bound[0]
 
     def _bind(self, name: str, array: np.ndarray) -> None:
         self._binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))

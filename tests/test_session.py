@@ -66,6 +66,15 @@ def test_an_output_stays_as_it_is_when_more_is_read(session):
     assert np.array_equal(first.hidden, hidden)
 
 
+def test_an_output_that_nobody_holds_is_written_over_and_one_of_whose_rows_is_held_is_not(session):
+    places = [session.forward([1]).logits.ctypes.data for _ in range(3)]
+    assert places[0] == places[1] == places[2]
+    row = session.forward([1]).logits[0]
+    seen = row.copy()
+    assert session.forward([2]).logits.ctypes.data != places[0]
+    assert np.array_equal(row, seen)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_a_random_life_of_a_session_says_what_a_fresh_one_says(session, seed):
     rng = np.random.default_rng(seed)
