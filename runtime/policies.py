@@ -16,6 +16,8 @@ from specrt.runtime.errors import RequestError
 
 PROBES, SURPLUS = 0.01, 0.1  # shares of all time, and of what drafts win, that probes may lose
 MOST_PROBES = 0.03  # the share of all time that they may lose at most
+SLOW, SIGN, SIGNS, LOAN = 1.15, 2, 2, 4  # where it is hardly faster than plain decoding, two free
+# drafts with two tokens right tell that a text became easier: a probe may then lose so many steps
 FIRST_WAIT, LONGEST_WAIT = 8, 128  # steps between probes of a drafter that does not pay
 SIZES = (1, 2, 4, 8)  # budgets among which the bandits choose, for each drafter
 UP, DOWN = 2, 1  # of the heuristic, after a draft that was right and one that was not
@@ -75,13 +77,14 @@ class CostOptimal:
 
     A drafter that costs time is probed now and then while it does not pay, if it would were it
     always right: at waits that double when it fails, at once after it was mostly right,
-    and only while the purse allows it.
+    and only while the purse allows it, or lends where the text seems to have changed.
     """
 
     purse: float = 0.0  # seconds that probes may lose
     _waits: dict[str, int] = field(default_factory=dict)  # steps, by drafter
     _idle: dict[str, int] = field(default_factory=dict)  # steps since it was asked
     _hopeful: set[str] = field(default_factory=set)  # right at the latest probe
+    _signs: int = 0  # free drafts that were right, since the latest probe
     _probing: bool = False
     _plain: float = 0.0  # seconds of a step of one row
 
@@ -111,8 +114,10 @@ class CostOptimal:
                 continue
             worth, option = max(those)
             loss = (most - worth) / pace + option.lasting
-            if loss <= self.purse and any(o.hope > most for _, o in those):
-                self._probing = True
+            changed = self._signs >= SIGNS and pace * self._plain < SLOW
+            loan = LOAN * self._plain if changed and self.purse > -LOAN * self._plain else 0.0
+            if loss <= max(self.purse, loan) and any(o.hope > most for _, o in those):
+                self._probing, self._signs = True, 0
                 return option, f"probe after {idle - 1} steps without"
         return best, ""
 
@@ -120,6 +125,7 @@ class CostOptimal:
         won = outcome.emitted * self._plain - outcome.seconds if option.arm else 0.0
         income = PROBES * outcome.seconds + SURPLUS * max(won, 0.0)
         self.purse += min(income, MOST_PROBES * outcome.seconds)
+        self._signs += option.free and outcome.accepted >= SIGN
         if self._probing:
             arm = option.arm
             self.purse -= max(-won, 0.0)

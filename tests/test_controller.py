@@ -32,7 +32,7 @@ FLAT = Device(0.020, straight(0.08), {"draft": (0.007, 0.001)}, noise=0.1)
 STEEP = Device(0.006, straight(0.25), {"draft": (0.004, 0.001)}, noise=0.1)
 DEVICES = {"flat": FLAT, "steep": STEEP}
 RATES = (0.05, 0.3, 0.5, 0.7, 0.9)
-BEGINNINGS = {"": "plain: ", "ngram": "ngram {}: ", "draft": "draft up to 8: "}
+BEGINNINGS = {"": "plain: ", "ngram": "ngram {}: ", "draft": "draft up to "}
 READER = Device(0.020, straight(0.08), {"draft": (0.007, 0.0001)}, noise=0.1)  # reads fast
 LONG = 600  # tokens
 
