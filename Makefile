@@ -34,36 +34,43 @@ sanitize: $(READY)  ## the native kernels' tests, ended by the first byte read o
 	    $(BIN)/python -m pytest -rN --capture=sys -p no:cacheprovider tests/test_native.py \
 	    tests/test_native_attention.py tests/test_native_safety.py
 
-# The figures in README.md. Bundles are made once and kept beside the checkpoints. Peers are run where
-# they are: LLAMA_PYTHON has llama-cpp-python; GENAI_PYTHON has onnxruntime-genai, and GENAI_MODELS is
-# the folder with its exports: smollm2-int8, smollm2-int4, coder-int8, coder-int4. PEERS: options of
-# `specrt bench` that name others, as in PEERS='--peers transformers'.
+# The tables in README.md, which it writes there. Bundles and results are kept beside the checkpoints.
+# Peers are run where they are: LLAMA_PYTHON has llama-cpp-python; GENAI_PYTHON has onnxruntime-genai,
+# and GENAI_MODELS is the folder with its exports: smollm2-int8, smollm2-int4, coder-int8, coder-int4.
+# PEERS: options of `specrt bench` that name others, as in PEERS='--peers transformers'.
 BUNDLES = $(shell $(BIN)/python -c 'from specrt.pull import home; print(home() / "bundles")')
+RESULTS = $(BUNDLES)/results
 SMOLLM2 = "$$($(BIN)/specrt pull smollm2)"
 CODER = "$$($(BIN)/specrt pull qwen2.5-coder-1.5b)"
 CODER_DRAFT = "$$($(BIN)/specrt pull qwen2.5-coder-0.5b)"
+GENAI = --peers onnxruntime-genai --peer-program onnxruntime-genai=$(GENAI_PYTHON)
 
 bench: $(READY)
+	rm -rf $(RESULTS) && mkdir -p $(RESULTS)
 	test -f $(BUNDLES)/bench-smollm2/specrt.json || $(BIN)/specrt export $(SMOLLM2) \
 	    $(BUNDLES)/bench-smollm2
 	test -f $(BUNDLES)/bench-coder/specrt.json || $(BIN)/specrt export $(CODER) \
 	    $(BUNDLES)/bench-coder --draft $(CODER_DRAFT) --context 8192
-	$(BIN)/specrt bench $(BUNDLES)/bench-smollm2 --drafters ngram,auto $(PEERS)
-	$(BIN)/specrt bench $(BUNDLES)/bench-coder --drafters ngram,draft,auto --repeat 1 \
-	    $(PEERS)
+	$(BIN)/specrt bench $(BUNDLES)/bench-smollm2 --drafters ngram,auto $(PEERS) \
+	    --json $(RESULTS)/smollm2.json --html $(RESULTS)/smollm2.html
+	$(BIN)/specrt bench $(BUNDLES)/bench-coder --drafters ngram,draft,auto --repeat 1 $(PEERS) \
+	    --json $(RESULTS)/coder.json --html $(RESULTS)/coder.html
 	$(BIN)/python bench/overhead.py $(BUNDLES)/bench-coder
-	for model in $(SMOLLM2) $(CODER); do $(BIN)/python bench/kernels.py "$$model" \
-	    --home $(BUNDLES) $(if $(LLAMA_PYTHON),--llama-python $(LLAMA_PYTHON)); done
-	for bits in $(if $(GENAI_PYTHON),8 4); do \
-	    for model in smollm2 coder; do \
-	        case $$model in smollm2) source=$(SMOLLM2);; *) source=$(CODER);; esac; \
+	for model in smollm2 coder; do \
+	    case $$model in smollm2) source=$(SMOLLM2);; *) source=$(CODER);; esac; \
+	    $(BIN)/python bench/kernels.py "$$source" --home $(BUNDLES) \
+	        $(if $(LLAMA_PYTHON),--llama-python $(LLAMA_PYTHON)) \
+	        --json $(RESULTS)/kernels-$$model.json || exit 1; \
+	    for bits in $(if $(GENAI_PYTHON),8 4); do \
 	        bundle=$(BUNDLES)/bench-$$model-int$$bits; \
 	        test -f $$bundle/specrt.json || \
-	            $(BIN)/specrt export "$$source" $$bundle --weights int$$bits --context 8192; \
-	        $(BIN)/specrt bench $$bundle --drafters none --max-tokens 64 --repeat 2 \
-	            --peers onnxruntime-genai --peer-program onnxruntime-genai=$(GENAI_PYTHON) \
-	            --peer-model onnxruntime-genai=$(GENAI_MODELS)/$$model-int$$bits; \
-	    done; done
+	            $(BIN)/specrt export "$$source" $$bundle --weights int$$bits --context 8192 || exit 1; \
+	        $(BIN)/specrt bench $$bundle --drafters none --max-tokens 64 --repeat 2 $(GENAI) \
+	            --peer-model onnxruntime-genai=$(GENAI_MODELS)/$$model-int$$bits \
+	            --json $(RESULTS)/genai-$$model-int$$bits.json || exit 1; \
+	    done; \
+	done
+	$(BIN)/python bench/readme.py $(RESULTS) README.md
 
 # build/ is removed first: setuptools would put what an older build left there into the wheel.
 $(READY): pyproject.toml README.md $(SOURCES)

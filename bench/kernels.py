@@ -72,7 +72,10 @@ def main() -> int:
         "memory_gb_per_s": rate,
         "environment": _environment(),
     }
-    print(json.dumps(document, allow_nan=False))
+    line = json.dumps(document, allow_nan=False)
+    print(line)
+    if options.json:
+        options.json.write_text(line + "\n", encoding="utf-8")
     return 0
 
 
@@ -326,6 +329,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--context", type=int, default=256, help="entries before (%(default)s)")
     parser.add_argument("--rounds", type=int, default=4, help="turns of all (%(default)s)")
     parser.add_argument("--threads", type=int, default=0, help="one a physical core")
+    parser.add_argument("--json", type=Path, help="write the JSON to a file as well")
     return parser
 
 
