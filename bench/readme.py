@@ -74,8 +74,8 @@ def _machine(documents: Sequence[Document]) -> Iterator[str]:
         f"{about['cpu']}, {about['threads']} threads, {about['platform']}; "
         f"Python {about['python']}, ONNX Runtime {about['onnxruntime']}; {dates[-1]}. "
         f"By `make bench`: {len(options['prompts'])} questions of five kinds, greedy, up to "
-        f"{options['max_tokens']} tokens, plain decoding taking turns in the same process. Tokens a second while decoding, "
-        "medians; *same text*: runs whose tokens are plain decoding's."
+        f"{options['max_tokens']} tokens, plain decoding taking turns in the same process. "
+        "Tokens a second while decoding, medians; *same text*: runs whose tokens are plain decoding's."
     )
 
 
