@@ -75,7 +75,7 @@ def _machine(documents: Sequence[Document]) -> Iterator[str]:
         f"Python {about['python']}, ONNX Runtime {about['onnxruntime']}; {dates[-1]}. "
         f"By `make bench`: {len(options['prompts'])} questions of five kinds, greedy, up to "
         f"{options['max_tokens']} tokens, plain decoding taking turns in the same process. "
-        "Tokens a second while decoding, medians; *same text*: runs whose tokens are plain decoding's."
+        "Tokens a second while decoding, medians; *same text*: runs whose tokens are plain's."
     )
 
 
