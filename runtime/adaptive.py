@@ -26,6 +26,7 @@ PATIENCE = 8  # steps, at most, that a draft model waits before it reads much
 SURE = 0.5  # tokens a step by which it must beat plain decoding not to wait
 RISKY, CAUTION = 8.0, 1.5  # steps of plain decoding from which on reading is a risk; the deviations
 # between texts by which a draft model is then thought worse than it was on average
+HOLD = 2.0  # readings of a token by which leaving a draft model must gain, for it seldom comes back
 SUNK = 32  # tokens read at once beyond which reading says nothing of the pace from then on
 DEEPEST = 8  # tokens asked of a drafter that costs time; free ones are asked for MOST
 
@@ -166,6 +167,8 @@ class Adaptive:
             stays = self._stays.steps(name, unread, room, emits)
             hope = n + 1 - pace * (rows[n + 1] + n * each)
             lasting = reading * (1 - 1 / stays)
+            if self._stays.goes_on(name):  # what it misses it would have to read
+                lasting += HOLD * costs.draft(name, 0, 2)
             option = Option(name, n, emits, seconds + reading, False, stops, lasting, hope)
             options.append(option)
 

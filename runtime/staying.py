@@ -23,6 +23,10 @@ class Stays:
         """Whether it was asked in this text."""
         return name in self._runs
 
+    def goes_on(self, name: str) -> bool:
+        """Whether it was asked in the latest step."""
+        return name in self._runs and self._runs[name][1] > 0
+
     def steps(self, name: str, unread: int, room: int, emits: float) -> float:
         """In a row, of so many tokens each, if it were asked now and had to read so many tokens;
         room: those that may still be written."""
