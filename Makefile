@@ -37,7 +37,8 @@ sanitize: $(READY)  ## the native kernels' tests, ended by the first byte read o
 # The tables in README.md, which it writes there. Bundles and results are kept beside the checkpoints.
 # Peers are run where they are: LLAMA_PYTHON has llama-cpp-python; GENAI_PYTHON has onnxruntime-genai,
 # and GENAI_MODELS is the folder with its exports: smollm2-int8, smollm2-int4, coder-int8, coder-int4.
-# PEERS: options of `specrt bench` that name others, as in PEERS='--peers transformers'.
+# PEERS: options of `specrt bench` that name engines to stand beside all drafters, as in
+# PEERS='--peers llama.cpp,transformers --peer-program llama.cpp=other/bin/python'.
 BUNDLES = $(shell $(BIN)/python -c 'from specrt.pull import home; print(home() / "bundles")')
 RESULTS = $(BUNDLES)/results
 SMOLLM2 = "$$($(BIN)/specrt pull smollm2)"
@@ -51,10 +52,15 @@ bench: $(READY)
 	    $(BUNDLES)/bench-smollm2
 	test -f $(BUNDLES)/bench-coder/specrt.json || $(BIN)/specrt export $(CODER) \
 	    $(BUNDLES)/bench-coder --draft $(CODER_DRAFT) --context 8192
-	$(BIN)/specrt bench $(BUNDLES)/bench-smollm2 --drafters ngram,auto $(PEERS) \
+	$(BIN)/specrt bench $(BUNDLES)/bench-smollm2 --drafters ngram,auto \
 	    --json $(RESULTS)/smollm2.json --html $(RESULTS)/smollm2.html
-	$(BIN)/specrt bench $(BUNDLES)/bench-coder --drafters ngram,draft,auto --repeat 1 $(PEERS) \
+	$(BIN)/specrt bench $(BUNDLES)/bench-coder --drafters ngram,draft,auto --repeat 1 \
 	    --json $(RESULTS)/coder.json --html $(RESULTS)/coder.html
+	test -z "$(PEERS)" || for model in smollm2 coder; do \
+	    $(BIN)/specrt bench $(BUNDLES)/bench-$$model --drafters ngram,auto --max-tokens 64 \
+	        --repeat 1 $(PEERS) --json $(RESULTS)/peers-$$model.json \
+	        --html $(RESULTS)/peers-$$model.html || exit 1; \
+	done
 	$(BIN)/python bench/overhead.py $(BUNDLES)/bench-coder
 	for model in smollm2 coder; do \
 	    case $$model in smollm2) source=$(SMOLLM2);; *) source=$(CODER);; esac; \
@@ -65,7 +71,7 @@ bench: $(READY)
 	        bundle=$(BUNDLES)/bench-$$model-int$$bits; \
 	        test -f $$bundle/specrt.json || \
 	            $(BIN)/specrt export "$$source" $$bundle --weights int$$bits --context 8192 || exit 1; \
-	        $(BIN)/specrt bench $$bundle --drafters none --max-tokens 64 --repeat 2 $(GENAI) \
+	        $(BIN)/specrt bench $$bundle --drafters none --max-tokens 64 --repeat 1 $(GENAI) \
 	            --peer-model onnxruntime-genai=$(GENAI_MODELS)/$$model-int$$bits \
 	            --json $(RESULTS)/genai-$$model-int$$bits.json || exit 1; \
 	    done; \

@@ -2,8 +2,8 @@
 
     python bench/readme.py RESULTS README.md
 
-RESULTS: a folder of JSON documents, `specrt bench`'s as MODEL.json and, beside a peer of the same
-width, genai-MODEL-WIDTH.json, bench/kernels.py's as kernels-MODEL.json. What stands in README.md
+RESULTS: a folder of JSON documents, `specrt bench`'s as MODEL.json, with peers peers-MODEL.json and
+genai-MODEL-WIDTH.json, bench/kernels.py's as kernels-MODEL.json. What stands in README.md
 between the marks is replaced.
 """
 
@@ -30,11 +30,12 @@ def lines(results: Mapping[str, Document]) -> Iterator[str]:
     yield from _machine([*benchmarks.values()])
     for name, document in benchmarks.items():
         yield from ("", *_speeds(MODELS[name], document))
-    others = {name: doc for name, doc in benchmarks.items() if _peers(doc)}
+    others = {name: results[f"peers-{name}"] for name in MODELS if f"peers-{name}" in results}
     if others:
+        most = max(doc["options"]["max_tokens"] for doc in others.values())
         yield from _paragraph(
-            "Other engines on the same questions, in the same run, in processes of their own that "
-            "took turns ([what is the same and what is not](docs/peers.md)):"
+            f"Other engines on the same questions, up to {most} tokens, in processes of their own "
+            "that took turns ([what is the same and what is not](docs/peers.md)):"
         )
     for name, document in others.items():
         yield from ("", *_engines(MODELS[name], document))
@@ -153,10 +154,6 @@ def _widths(name: str, document: Document) -> Iterator[tuple[str, ...]]:
     ratios.append(document["load_s"] / median(_known(runs, "load_s")))
     ratios.append(document["peak_rss_mb"] / max(_known(runs, "peak_rss_mb")))
     yield (f"{MODELS[model]}, {width}", *(f"{ratio:.2f}" for ratio in ratios))
-
-
-def _peers(document: Document) -> bool:
-    return len(document["summary"]) > len(document["options"]["drafters"])
 
 
 def _runs(document: Document, name: str) -> list[Mapping[str, Any]]:

@@ -31,6 +31,7 @@ def document(*records: dict[str, object], drafters: tuple[str, ...]) -> dict[str
     }
 
 
+NAMES = ("none", "auto")
 OWN = [
     record("none", "a", 10.0, identical=True),
     record("none", "b", 20.0, identical=True),
@@ -46,7 +47,7 @@ def cells(lines: list[str], start: str) -> list[str]:
 
 
 def test_speeds_and_speed_ups_are_those_of_the_summary() -> None:
-    lines = [*readme.lines({"smollm2": document(*OWN, drafters=("none", "auto"))})]
+    lines = [*readme.lines({"smollm2": document(*OWN, drafters=NAMES)})]
     assert cells(lines, "plain") == ["15", "15", ""]
     assert cells(lines, "`auto`") == ["30", "30", "1 of 2"]
     assert cells(lines, "speed-up, `auto`") == ["**2.25**", "2.25", ""]  # of 3 and 1.5
@@ -57,14 +58,15 @@ def test_speeds_and_speed_ups_are_those_of_the_summary() -> None:
 
 
 def test_a_peer_stands_beside_every_drafter() -> None:
-    lines = [*readme.lines({"coder": document(*OWN, PEER, drafters=("none", "auto"))})]
+    own, beside = document(*OWN, drafters=NAMES), document(*OWN, PEER, drafters=NAMES)
+    lines = [*readme.lines({"coder": own, "peers-coder": beside})]
     assert cells(lines, "specrt plain") == ["15", "1.00", "1.00", "0.20", "200"]
     assert cells(lines, "onnxruntime-genai")[0] == "5"
     assert cells(lines, "onnxruntime-genai")[3:] == ["0.80", "400"]
 
 
 def test_a_run_beside_a_peer_of_the_same_width_gives_ratios() -> None:
-    own = document(*OWN, drafters=("none", "auto"))
+    own = document(*OWN, drafters=NAMES)
     beside = document(OWN[0], PEER, drafters=("none",))
     lines = [*readme.lines({"coder": own, "genai-coder-int8": beside})]
     assert cells(lines, f"{readme.MODELS['coder']}, int8") == ["2.00", "0.50", "0.25", "0.50"]
