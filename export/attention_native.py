@@ -12,6 +12,8 @@ from specrt.models.config import DecoderConfig, Layer
 from specrt.runtime.native import DOMAIN
 
 TILE = 16  # entries of a key tile, side by side; KEYS of runtime/native/attention.h
+BLOCK = 32  # numbers of an int8 key that share a scale; CACHE_BLOCK there
+SCALE = 4  # bytes of a scale
 
 
 class NativeAttention:
@@ -27,9 +29,7 @@ class NativeAttention:
         self.config, self.dtype = config, dtype
         graph.input("seqlens_k", np.int32, (1,))
         graph.input("parents", np.int64, (1, "rows"))
-        heads, size = config.kv_heads, config.head_dim
-        keys, values = (1, heads, "tiles", size, TILE), (1, heads, "capacity", size)
-        declare_cache(graph, len(config.layers), cache, keys, values)
+        declare_cache(graph, len(config.layers), cache, *cache_shapes(config, cache))
 
     def __call__(self, graph: GraphWriter, qkv: str, index: int, layer: Layer) -> str:
         config, cos, sin = self.config, "", ""
@@ -51,3 +51,18 @@ class NativeAttention:
             epsilon=config.norm_eps,
         )
         return rows
+
+
+def cache_shapes(
+    config: DecoderConfig, cache: type[np.generic]
+) -> tuple[tuple[int | str, ...], tuple[int | str, ...]]:
+    """Of keys and values, as runtime/native/attention.h has them.
+
+    int8 ones carry their scales: a key one for each block of 32 numbers, a value one.
+    """
+    heads, size = config.kv_heads, config.head_dim
+    if cache is not np.int8:
+        return (1, heads, "tiles", size, TILE), (1, heads, "capacity", size)
+    blocks = -(-size // BLOCK)
+    lines = blocks * (BLOCK + SCALE) // 4  # of 4 bytes of each entry
+    return (1, heads, "tiles", lines, TILE, 4), (1, heads, "capacity", blocks * BLOCK + SCALE)

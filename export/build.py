@@ -68,6 +68,7 @@ def export(
     context: int | None = None,
     flavour: str = "cpu",
     kernels: str | None = None,
+    cache: str | None = None,
     check: bool = True,
     progress: Progress | None = None,
 ) -> bundle.Manifest:
@@ -77,22 +78,26 @@ def export(
     that another exporter made (see foreign.py), which is then run as it is. weights: fp32, fp16,
     int8, int4, carried or w8a8; None takes the smallest whose mean KL to the checkpoint is at most
     GOOD, int4 for drafts, and fp16 for the GPU flavours. flavour: what the graphs are written for.
-    kernels: native or stock; None takes native ones where there are any (see flavour.py). context:
-    most tokens of a text, None = the model's own limit. Raises SourceError for a checkpoint that
-    cannot be used, CheckError for a graph that fails, BundleError if `out` cannot be written,
-    ProviderError if native kernels are asked for that this installation cannot run.
+    kernels: native or stock; None takes native ones where there are any (see flavour.py). cache: of
+    keys and values in native graphs, float16 or int8, the drafts' too; None takes float16, for fp32
+    weights float32. context: most tokens of a text, None = the model's own limit. Raises
+    SourceError for a checkpoint that cannot be used, CheckError for a graph that fails, BundleError
+    if `out` cannot be written, ProviderError if native kernels are asked for that this installation
+    cannot run.
     """
     from specrt.export.foreign import export_foreign, find_graph  # which builds on this file
 
     if (graph := find_graph(source)) is not None:
-        if drafts or weights or kernels or flavour != "cpu":
+        if drafts or weights or kernels or cache or flavour != "cpu":
             raise SourceError(
                 f"{graph.name} is a finished graph and is run as it is: "
-                "leave out --draft, --weights and --flavour, and --kernels"
+                "leave out --draft, --weights and --flavour, --cache and --kernels"
             )
         return export_foreign(graph, out, context=context, check=check, progress=progress)
     step = progress or (lambda stage, done, total: None)
-    made_for = find_flavour(flavour, kernels, weights)
+    made_for = find_flavour(flavour, kernels, weights, cache)
+    if cache:
+        made_for = made_for.with_cache(cache)
     if check and made_for.kernels == "native":
         native.path()  # or ProviderError now, not after the work
     target = open_source(source, context)
@@ -132,6 +137,7 @@ def export(
             weights=written.format,
             flavour=flavour,
             kernels=made_for.kernels,
+            cache=made_for.formats[written.format].cache_name,
             graphs=written.files,
             tokenizer=bundle.describe(folder, "tokenizer.json", "tokenizer"),
             chat_template=template,

@@ -4,7 +4,7 @@ A flavour is data. Who writes a graph asks it; who runs one sees its inputs and 
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -36,13 +36,18 @@ class Format:
     limits: Limits
     cache: type[np.generic] | None = None
 
+    @property
+    def cache_name(self) -> str:
+        """The type of its cache as a bundle says it."""
+        return np.dtype(self.cache or self.dtype).name
+
 
 @dataclass(frozen=True, slots=True)
 class Flavour:
     """kernels: "native" or "stock", onnxruntime's own. candidates: formats to try for tensors of
     these types where none is asked for, smallest first. draft: the format of drafts. pack, table:
     tensors side by side in a format, those of a linear map and those that tokens are looked up in.
-    opset: of the graph."""
+    opset: of the graph. caches: types of cache that may be asked for, by name."""
 
     name: str
     kernels: str
@@ -54,6 +59,13 @@ class Flavour:
     opset: int
     operators: Callable[[], Operators]
     attention: MakeAttention
+    caches: Mapping[str, Number] = field(default_factory=dict)
+
+    def with_cache(self, name: str) -> "Flavour":
+        """This flavour with one of its `caches` in every format."""
+        kind = self.caches[name]
+        formats = {name: replace(made, cache=kind) for name, made in self.formats.items()}
+        return replace(self, formats=formats)
 
 
 def _stock_candidates(kinds: Set[str]) -> Sequence[str]:
@@ -97,6 +109,7 @@ NATIVE = Flavour(
     opset=OPSET,
     operators=Native,
     attention=NativeAttention,
+    caches={"float16": np.float16, "int8": np.int8},
 )
 CPU = Flavour(
     "cpu",
@@ -143,11 +156,13 @@ TENSORRT = Flavour(
 FLAVOURS = (NATIVE, CPU, CUDA, TENSORRT)  # of one name, the best first
 
 
-def find_flavour(name: str, kernels: str | None = None, weights: str | None = None) -> Flavour:
+def find_flavour(
+    name: str, kernels: str | None = None, weights: str | None = None, cache: str | None = None
+) -> Flavour:
     """The flavour of this name with these kernels. None takes native ones where this installation
     has them and they are made for these weights, else stock.
 
-    SourceError for a name or kernels that are none, or weights that are not made for them.
+    SourceError for a name or kernels that are none, or a cache or weights not made for them.
     """
     named = [flavour for flavour in FLAVOURS if flavour.name == name]
     if not named:
@@ -160,6 +175,14 @@ def find_flavour(name: str, kernels: str | None = None, weights: str | None = No
     if not usable:
         choice = dict.fromkeys(flavour.kernels for flavour in named)
         raise SourceError(f"flavour {name} has no kernels {kernels!r}; choose {', '.join(choice)}")
+    named, usable = usable, [f for f in usable if cache is None or cache in f.caches]
+    if not usable:
+        choice = dict.fromkeys(name for flavour in named for name in flavour.caches)
+        what = f"choose {', '.join(choice)}" if choice else "leave out --cache"
+        raise SourceError(
+            f"a cache of {cache!r} is not made for flavour {name} with {named[0].kernels} kernels; "
+            f"{what}"
+        )
     made = [flavour for flavour in usable if weights is None or weights in flavour.formats]
     if not made:
         choice = dict.fromkeys(format for flavour in usable for format in flavour.formats)

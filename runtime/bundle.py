@@ -32,7 +32,9 @@ and parents read chains only: those of `cuda`, and `optimum`, a foreign decoder 
 (past_key_values, attention_mask).
 
 Native keys lie in tiles of 16 entries, (B, kv_heads, C / 16, D, 16), so C is a multiple of 16:
-entry e of a head is [e // 16, :, e % 16].
+entry e of a head is [e // 16, :, e % 16]. A native int8 cache has scales among its codes, 9 bytes
+for 8 numbers of a key: (B, kv_heads, C / 16, lines, 16, 4) and (B, kv_heads, C, bytes), see
+runtime/native/attention.h.
 
 The invariant: a folder either holds a whole bundle or does not load.
 """
@@ -55,6 +57,7 @@ WEIGHTS = (  # carried: the checkpoint's own 4-bit blocks, 8 bits elsewhere; unc
     *("fp32", "fp16", "int8", "int4", "carried", "w8a8", "unchanged"),
 )
 KERNELS = ("stock", "native")
+CACHES = ("float32", "float16", "int8")
 FLAVOURS = ("cpu", "cuda", "tensorrt", "optimum")
 DRAFTER_KINDS = ("draft",)
 SMALL_FILE = 16 << 20  # bytes; files up to this size are hashed at every load
@@ -148,7 +151,8 @@ class DrafterInfo:
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """specrt.json. generation: the checkpoint's sampling defaults. checks: what export measured.
-    kernels: "native" for graphs with operators of domain `specrt`."""
+    kernels: "native" for graphs with operators of domain `specrt`. cache: the type of the target's
+    keys and values, "" where the export did not say."""
 
     format: int
     name: str
@@ -160,6 +164,7 @@ class Manifest:
     graphs: tuple[BundleFile, ...]
     tokenizer: BundleFile
     kernels: str = "stock"
+    cache: str = ""
     chat_template: BundleFile | None = None
     generation: Mapping[str, Any] = field(default_factory=dict)
     drafters: tuple[DrafterInfo, ...] = ()
@@ -169,6 +174,7 @@ class Manifest:
         _check_one_of("weights", self.weights, WEIGHTS)
         _check_one_of("flavour", self.flavour, FLAVOURS)
         _check_one_of("kernels", self.kernels, KERNELS)
+        _check_one_of("cache", self.cache, ("", *CACHES))
         if not self.graphs:
             raise BundleError("graphs is empty")
         names = [drafter.name for drafter in self.drafters]

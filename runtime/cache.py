@@ -20,18 +20,23 @@ SMALLEST = 256  # entries a cache starts with
 class Buffer:
     """Keys or values of one layer, by the names of the graph's input and output.
 
-    tile: 1 for entries of (1, kv_heads, capacity, head_dim). More for entries that lie side by side
-    in tiles, (1, kv_heads, capacity / tile, head_dim, tile).
+    dims: of the input; what stands third is the capacity. (1, kv_heads, capacity, size) has entries
+    one after the other. (1, kv_heads, capacity / tile, size, tile) and (…, tile, 4) have them side
+    by side in tiles. What an entry is made of, numbers or codes and scales, is the graph's own.
     """
 
     past: str
     present: str
-    tile: int = 1
+    dims: tuple[int | str, ...]
 
-    def shape(self, kv_heads: int, capacity: int, head_dim: int) -> tuple[int, ...]:
-        if self.tile == 1:
-            return 1, kv_heads, capacity, head_dim
-        return 1, kv_heads, capacity // self.tile, head_dim, self.tile
+    @property
+    def tile(self) -> int:
+        """Entries of a tile."""
+        return int(self.dims[4]) if len(self.dims) > 4 else 1
+
+    def shape(self, capacity: int) -> tuple[int, ...]:
+        _, heads, _, *entry = self.dims
+        return 1, int(heads), capacity // self.tile, *map(int, entry)
 
     def move(self, array: np.ndarray, entries: np.ndarray, to: int) -> None:
         """Copy the entries (n,) to the places from `to` on."""
@@ -69,14 +74,13 @@ class SharedCache:
     """Buffers that the graph appends to in place.
 
     They start small and double, so that a long context costs memory only when it is used.
-    shape: (kv_heads, head_dim). limit: entries never needed beyond. capacity: entries to begin
-    with. Both are rounded up to whole tiles. device: where the buffers live.
+    limit: entries never needed beyond. capacity: entries to begin with. Both are rounded up to
+    whole tiles. device: where the buffers live.
     """
 
     def __init__(
         self,
         buffers: Sequence[Buffer],
-        shape: tuple[int, int],
         dtype: type[np.generic],
         *,
         limit: int,
@@ -86,7 +90,6 @@ class SharedCache:
         self.length = 0
         self._buffers, self._dtype, self._limit = tuple(buffers), dtype, limit
         self._tile = max(buffer.tile for buffer in buffers)
-        self._kv_heads, self._head_dim = shape
         self._device = device
         self._values: list[ort.OrtValue] = []
         self._bound: ort.IOBinding | None = None
@@ -126,8 +129,7 @@ class SharedCache:
         capacity = -(-capacity // self._tile) * self._tile
         grown = []
         for index, buffer in enumerate(self._buffers):
-            shape = buffer.shape(self._kv_heads, capacity, self._head_dim)
-            array = np.zeros(shape, self._dtype)
+            array = np.zeros(buffer.shape(capacity), self._dtype)
             if self._values:
                 used = -(-self.length // buffer.tile)
                 array[:, :, :used] = self._values[index].numpy()[:, :, :used]

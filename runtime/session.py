@@ -20,6 +20,7 @@ from specrt.runtime.providers import PROVIDERS, open_graph
 TYPES: dict[str, type[np.generic]] = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,
+    "tensor(int8)": np.int8,
     "tensor(int32)": np.int32,
     "tensor(int64)": np.int64,
 }
@@ -208,16 +209,15 @@ class Session:
 
     def _make_cache(self, limit: int, device: str) -> KVCache:
         buffers = [
-            Buffer(name, name.replace("past", "present", 1), tile=(*item.shape, 1)[4])
+            Buffer(name, name.replace("past", "present", 1), tuple(item.shape))
             for name, item in self._inputs.items()
             if name.startswith(CACHED)
         ]
-        values = next(self._inputs[buffer.past] for buffer in buffers if buffer.tile == 1)
-        _, kv_heads, capacity, head_dim = values.shape
+        values = next(buffer for buffer in buffers if buffer.tile == 1)
+        capacity = values.dims[2]
         return SharedCache(
             buffers,
-            (kv_heads, head_dim),
-            TYPES[values.type],
+            TYPES[self._inputs[values.past].type],
             limit=limit,
             capacity=capacity if isinstance(capacity, int) else SMALLEST,
             device=device,

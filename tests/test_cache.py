@@ -8,10 +8,15 @@ from specrt.runtime.cache import Buffer, SharedCache
 from specrt.runtime.errors import CapacityError
 
 NAMES = [("past.0.key", "present.0.key"), ("past.0.value", "present.0.value")]
-TILE = 4
-PLAIN = [Buffer(past, present) for past, present in NAMES]
-TILED = [Buffer(*NAMES[0], tile=TILE), Buffer(*NAMES[1])]
-HEADS, SIZE, LIMIT = 2, 3, 40
+TILE, HEADS, SIZE, LIMIT = 4, 2, 3, 40
+VALUES = (1, HEADS, "capacity", SIZE)
+PLAIN = [Buffer(past, present, VALUES) for past, present in NAMES]
+TILED = [Buffer(*NAMES[0], (1, HEADS, "tiles", SIZE, TILE)), Buffer(*NAMES[1], VALUES)]
+CODES = [  # keys are larger than values, and a line of theirs has some bytes of each entry
+    Buffer(*NAMES[0], (1, HEADS, "tiles", SIZE + 2, TILE, 2)),
+    Buffer(*NAMES[1], VALUES),
+]
+KINDS = pytest.mark.parametrize("buffers", [PLAIN, TILED, CODES], ids=["plain", "tiled", "codes"])
 
 
 class FakeBinding:
@@ -39,7 +44,7 @@ class FakeBinding:
 
 
 def made(capacity: int = 4, buffers: list[Buffer] = PLAIN) -> tuple[SharedCache, FakeBinding]:
-    cache = SharedCache(buffers, (HEADS, SIZE), np.float32, limit=LIMIT, capacity=capacity)
+    cache = SharedCache(buffers, np.float32, limit=LIMIT, capacity=capacity)
     return cache, FakeBinding()
 
 
@@ -54,8 +59,9 @@ def held(binding: FakeBinding, length: int) -> list[int]:
     found = []
     for index, (past, _) in enumerate(NAMES):
         array = binding.inputs[past].numpy()[0]
-        if array.ndim == 4:  # (heads, tiles, size, tile)
-            array = array.transpose(0, 1, 3, 2).reshape(HEADS, -1, SIZE)
+        if array.ndim > 3:  # (heads, tiles, size, tile, …)
+            array = array.swapaxes(2, 3)
+            array = array.reshape(HEADS, array.shape[1] * TILE, -1)
         entries = array[:, :length] - index / 2  # (heads, n, size)
         assert (entries == entries[:1, :, :1]).all()
         found.append(entries[0, :, 0].astype(int).tolist())
@@ -63,7 +69,7 @@ def held(binding: FakeBinding, length: int) -> list[int]:
     return found[0]
 
 
-@pytest.mark.parametrize("buffers", [PLAIN, TILED], ids=["plain", "tiled"])
+@KINDS
 @pytest.mark.parametrize("seed", range(40))
 def test_a_random_life_of_the_cache_is_that_of_a_list(seed, buffers):
     rng = np.random.default_rng(seed)
@@ -111,7 +117,7 @@ def test_a_block_larger_than_double_gets_just_the_room_it_needs():
 
 
 def test_tiles_are_whole_and_the_limit_holds_all_the_same():
-    cache = SharedCache(TILED, (HEADS, SIZE), np.float32, limit=10, capacity=5)
+    cache = SharedCache(TILED, np.float32, limit=10, capacity=5)
     binding = FakeBinding()
     append(cache, binding, [1, 2, 3])
     assert [value.numpy().shape for value in binding.inputs.values()] == [
@@ -142,7 +148,7 @@ def test_buffers_are_bound_once_and_again_only_when_they_grow():
     assert binding.calls == 2 * len(NAMES)
 
 
-@pytest.mark.parametrize("buffers", [PLAIN, TILED], ids=["plain", "tiled"])
+@KINDS
 def test_a_contiguous_path_copies_nothing(buffers):
     cache, binding = made(8, buffers)
     append(cache, binding, [1, 2, 3, 4, 5, 6])
@@ -152,7 +158,7 @@ def test_a_contiguous_path_copies_nothing(buffers):
     assert all(np.array_equal(binding.inputs[n].numpy(), before[n]) for n in before)
 
 
-@pytest.mark.parametrize("buffers", [PLAIN, TILED], ids=["plain", "tiled"])
+@KINDS
 def test_a_path_may_overlap_the_place_it_moves_to(buffers):
     cache, binding = made(8, buffers)
     append(cache, binding, [1, 2, 3, 4, 5, 6])

@@ -67,6 +67,22 @@ def test_inspect_names_the_instructions_in_use(tmp_path, capsys):
     assert said in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "float16"),
+        (["--weights", "fp32"], "float32"),
+        (["--cache", "int8"], "int8"),
+        (["--weights", "fp32", "--cache", "float16"], "float16"),
+        (["--kernels", "stock"], "float32"),
+    ],
+)
+def test_a_bundle_says_what_its_cache_is_made_of(options, said, tmp_path, capsys):
+    assert main(["export", str(LLAMA), str(tmp_path / "b"), "--no-check", *options]) == 0
+    assert f"cache      {said}\n" in capsys.readouterr().out
+    assert read_manifest(tmp_path / "b").cache == said
+
+
 @pytest.mark.parametrize("kernels", ["stock", "native"])
 def test_the_kernels_asked_for_are_taken(kernels, tmp_path, capsys):
     command = ["export", str(LLAMA), str(tmp_path / "b"), "--no-check", "--json"]
@@ -84,6 +100,13 @@ def test_the_kernels_asked_for_are_taken(kernels, tmp_path, capsys):
             "'w8a8' are not made for flavour cpu with native kernels; choo",
         ),
         (("cpu", "stock", "carried"), "'carried' are not made for flavour cpu with stock kernels"),
+        (
+            ("cpu", None, None, "int4"),
+            "'int4' is not made for flavour cpu with native kernels; choo",
+        ),
+        (("cpu", "stock", None, "int8"), "flavour cpu with stock kernels; leave out --cache"),
+        (("cuda", None, None, "int8"), "flavour cuda with stock kernels; leave out --cache"),
+        (("cpu", None, "w8a8", "int8"), "weights 'w8a8' are not made for flavour cpu; choose"),
         (("tensorrt", None, "carried"), "'carried' are not made for flavour tensorrt; choose fp16"),
     ],
 )

@@ -29,6 +29,7 @@ INPUTS: Mapping[str, tuple[type, ...]] = {
     "RMSNorm": (FLOAT, FLOAT, FLOAT),
     "Attention": (FLOAT, FLOAT, FLOAT, np.int32, IDS, FLOAT, FLOAT, FLOAT, FLOAT, FLOAT),
 }
+CODES = (FLOAT, np.int8, np.int8, *INPUTS["Attention"][3:])  # attention over an int8 cache
 OUTPUTS = {"RMSNorm": 2, "Attention": 3}
 ATTRIBUTES: Mapping[str, Mapping[str, int | float]] = {
     "Gate": {"activation": 0},
@@ -48,13 +49,20 @@ many = settings(max_examples=300)
 
 
 def operator(
-    name: str, threads: int, count: int, attributes: Mapping[str, int | float]
+    name: str,
+    threads: int,
+    count: int,
+    attributes: Mapping[str, int | float],
+    given: tuple[type, ...] = (),
 ) -> onnxruntime.InferenceSession:
-    """A session of one node with its first `count` inputs, each of any shape."""
-    types = [helper.np_dtype_to_tensor_dtype(np.dtype(t)) for t in INPUTS[name][:count]]
+    """A session of one node with its first `count` inputs, each of any shape. given: their types,
+    where they are not the usual ones; those of a cache go out as they came."""
+    kinds = [np.dtype(t) for t in (given or INPUTS[name])[:count]]
+    types = [helper.np_dtype_to_tensor_dtype(t) for t in kinds]
     inputs = [helper.make_tensor_value_info(f"i{i}", t, None) for i, t in enumerate(types)]
     made = [f"o{i}" for i in range(OUTPUTS.get(name, 1))]
-    outputs = [helper.make_tensor_value_info(o, TensorProto.FLOAT, None) for o in made]
+    out = [TensorProto.FLOAT, *(types[1:3] if name == "Attention" else [TensorProto.FLOAT])]
+    outputs = [helper.make_tensor_value_info(o, t, None) for o, t in zip(made, out, strict=False)]
     node = helper.make_node(name, [i.name for i in inputs], made, domain=native.DOMAIN)
     node.attribute.extend(helper.make_attribute(k, v) for k, v in attributes.items())
     graph = helper.make_graph([node], "one", inputs, outputs)
@@ -69,8 +77,10 @@ def operator(
 
 
 @cache
-def known(name: str, threads: int = 2, count: int = 10) -> onnxruntime.InferenceSession:
-    return operator(name, threads, count, ATTRIBUTES.get(name, {}))
+def known(
+    name: str, threads: int = 2, count: int = 10, given: tuple[type, ...] = ()
+) -> onnxruntime.InferenceSession:
+    return operator(name, threads, count, ATTRIBUTES.get(name, {}), given)
 
 
 def run(made: onnxruntime.InferenceSession, *values: np.ndarray) -> np.ndarray:
@@ -254,9 +264,20 @@ def attention_inputs(rows: int = 3, capacity: int = 16) -> list[np.ndarray]:
     ]
 
 
+def code_inputs(rows: int = 3, capacity: int = 16) -> list[np.ndarray]:
+    """The same over an int8 cache."""
+    inputs = attention_inputs(rows, capacity)
+    inputs[1] = np.zeros((2, 2, capacity // 16, 9, 16, 4), np.int8)
+    inputs[2] = np.zeros((2, 2, capacity, 36), np.int8)
+    return inputs
+
+
 def test_attention_takes_what_fits() -> None:
     assert run(known("Attention"), *attention_inputs()).shape == (2, 3, 32)
     assert run(known("Attention"), *attention_inputs(rows=0)).shape == (2, 0, 32)
+    assert run(known("Attention", given=CODES), *code_inputs()).shape == (2, 3, 32)
+    assert run(known("Attention", given=CODES), *code_inputs(rows=0)).shape == (2, 0, 32)
+    assert run(known("Attention", given=CODES), *code_inputs(capacity=48)).shape == (2, 3, 32)
 
 
 @settings(max_examples=600)
@@ -272,6 +293,49 @@ def test_attention_refuses_an_input_of_another_shape(at: int, shape: list[int]) 
     made = run_or_refuse(known("Attention"), *inputs)
     positions = at in (3, 4, 5, 6)  # zeros are other lengths, parents or angles
     assert made is None or not changed or positions
+
+
+@settings(max_examples=600)
+@given(
+    at=st.integers(0, 9),
+    shape=st.lists(st.sampled_from([0, 1, 2, 3, 4, 9, 16, 36]), max_size=6)
+    | st.sampled_from(
+        [
+            *([2, 3, 63], [2, 3, 528], [2, 3, 264], [2, 3, 256], [2, 3, 7]),
+            *([2, 2, 2, 9, 16, 4], [2, 2, 1, 9, 16, 3], [2, 2, 1, 18, 16, 4], [2, 2, 1, 8, 16, 4]),
+            *([2, 2, 1, 36, 16], [2, 2, 16, 9], [2, 2, 32, 36], [2, 2, 16, 68], [2, 2, 16, 35]),
+        ]
+    ),
+)
+@example(1, [2, 2, 1, 8, 16])
+@example(2, [2, 2, 16, 8])
+@example(2, [1, 2, 16, 36])
+def test_attention_refuses_an_int8_cache_of_another_shape(at: int, shape: list[int]) -> None:
+    inputs = code_inputs()
+    changed = tuple(shape) != inputs[at].shape
+    inputs[at] = np.zeros(shape, inputs[at].dtype)
+    made = run_or_refuse(known("Attention", given=CODES), *inputs)
+    # Zeros are other lengths, parents or angles; heads of up to 32 numbers have one cache.
+    fit = at in (3, 4, 5, 6)
+    assert made is None or not changed or fit
+
+
+@many
+@given(st.binary(min_size=64, max_size=64), st.integers(0, 2**32 - 1))
+def test_attention_takes_any_bytes_for_an_int8_cache(some: bytes, seed: int) -> None:
+    inputs = code_inputs(capacity=48)
+    rng = np.random.default_rng(seed)
+    for at in (1, 2):
+        inputs[at] = rng.integers(-128, 128, inputs[at].shape).astype(np.int8)
+        inputs[at].reshape(-1)[:64] = np.frombuffer(some, np.int8)
+    inputs[3] = np.array([40, 47], np.int32)
+    with np.errstate(all="ignore"):
+        assert run(known("Attention", given=CODES), *inputs).shape == (2, 3, 32)
+
+
+def test_a_cache_is_of_one_type() -> None:
+    with pytest.raises(Exception, match=r"(?i)type"):
+        known("Attention", given=(FLOAT, np.int8, FLOAT, *CODES[3:]))
 
 
 @many

@@ -55,6 +55,7 @@ def written(
     *,
     weights: str | Weights = "fp32",
     dtype: type[np.generic] = np.float32,
+    cache: type[np.generic] | None = None,
     outputs: Outputs = NO_MORE,
 ) -> Written:
     """The graph of a recorded model. weights: a format, or the weights themselves."""
@@ -62,7 +63,7 @@ def written(
     if isinstance(weights, str):
         weights = Packer(model, weights, lambda: None, flavour)
     nodes = write_decoder(
-        folder, model.config, weights, flavour=flavour, dtype=dtype, outputs=outputs
+        folder, model.config, weights, flavour=flavour, dtype=dtype, cache=cache, outputs=outputs
     )
     return Written(folder, model.config, nodes)
 

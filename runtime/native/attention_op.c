@@ -2,7 +2,7 @@
  * the cache, in place where past and present are one buffer.
  *
  *   qkv (B, S, (H + 2 KV) * D)
- *   past key (B, KV, C / 16, D, 16), past value (B, KV, C, D)
+ *   past key (B, KV, C / 16, D, 16), past value (B, KV, C, D); of int8 see attention.h
  *   entries after the call, less 1 (B)
  *   parents (B, S): the row each row follows, -1 the cache's end; without them a chain
  *   cos, sin (positions, pairs); without them nothing is rotated
@@ -40,7 +40,8 @@ static void append(void *argument, size_t index) {
   const Sequence *sequence = call->sequences + index / (size_t)pieces;
   int first = (int)(index % (size_t)pieces) * APPEND, last = first + APPEND;
   float small[256], *scratch = small;
-  if (a->head_dim > 256 && !(scratch = malloc((size_t)a->head_dim * sizeof *scratch))) {
+  const size_t floats = cache_blocks(a) * CACHE_BLOCK;
+  if (floats > 256 && !(scratch = malloc(floats * sizeof *scratch))) {
     call->failed = 1;
     return;
   }
@@ -89,6 +90,16 @@ static int is_vector(const Tensor *tensor, int n) {
   return !tensor->data || is(tensor, 1, (int64_t[]){n});
 }
 
+static int fits(const Attention *a, int batch, const Tensor *key, const Tensor *value) {
+  const int64_t kv = a->kv_heads, capacity = a->capacity, tiles = capacity / KEYS;
+  const int64_t d = a->head_dim, blocks = (int64_t)cache_blocks(a);
+  if (a->cache == CACHE_INT8)
+    return is(value, 4, (int64_t[]){batch, kv, capacity, blocks * CACHE_BLOCK + 4}) &&
+           is(key, 6, (int64_t[]){batch, kv, tiles, blocks * (CACHE_BLOCK + 4) / 4, KEYS, 4});
+  return is(value, 4, (int64_t[]){batch, kv, capacity, d}) &&
+         is(key, 5, (int64_t[]){batch, kv, tiles, d, KEYS});
+}
+
 /* Check all shapes against each other. */
 static OrtStatus *measure(const State *state, const Tensor *in, Call *call) {
   Attention *a = &call->shape;
@@ -97,24 +108,24 @@ static OrtStatus *measure(const State *state, const Tensor *in, Call *call) {
   a->window = (int)state->window, a->scale = state->scale;
   a->softcap = state->softcap, a->epsilon = state->epsilon;
   if (qkv->rank != 3 || value->rank != 4 || qkv->dims[0] < 1 || qkv->dims[0] > MOST ||
-      qkv->dims[1] > MOST || value->dims[3] < 1 || value->dims[3] > MOST ||
-      value->dims[2] > INT32_MAX - KEYS || value->dims[2] % KEYS)
+      qkv->dims[1] > MOST || value->dims[2] > INT32_MAX - KEYS || value->dims[2] % KEYS)
     return invalid("specrt Attention: rows of rank %zu, values of rank %zu with %lld entries",
                    qkv->rank, value->rank, value->rank == 4 ? (long long)value->dims[2] : 0LL);
-  const int64_t batch = qkv->dims[0], d = value->dims[3], capacity = value->dims[2];
-  const int64_t kv = a->kv_heads;
-  if (!is(value, 4, (int64_t[]){batch, kv, capacity, d}) ||
-      !is(key, 5, (int64_t[]){batch, kv, capacity / KEYS, d, KEYS}))
-    return invalid("specrt Attention: a cache of %lld heads, %lld entries, %lld numbers does not "
-                   "fit %lld sequences with %lld heads",
-                   (long long)value->dims[1], (long long)capacity, (long long)d, (long long)batch,
-                   (long long)kv);
-  if (qkv->dims[2] != (a->heads + 2 * kv) * d)
-    return invalid("specrt Attention: rows of %lld, %d + 2 * %d heads of %lld",
-                   (long long)qkv->dims[2], a->heads, a->kv_heads, (long long)d);
+  const int64_t batch = qkv->dims[0], capacity = value->dims[2];
+  const int64_t heads = a->heads + 2 * (int64_t)a->kv_heads, d = qkv->dims[2] / heads;
+  if (d < 1 || d > MOST || qkv->dims[2] % heads)
+    return invalid("specrt Attention: rows of %lld, %d + 2 * %d heads", (long long)qkv->dims[2],
+                   a->heads, a->kv_heads);
   a->rows = (int)qkv->dims[1], a->head_dim = (int)d, a->capacity = (int)capacity;
-  a->half = key->type == ORT_FLOAT16;
+  a->cache = key->type == ORT_INT8      ? CACHE_INT8
+             : key->type == ORT_FLOAT16 ? CACHE_HALF
+                                        : CACHE_FLOAT;
   call->batch = (int)batch;
+  if (!fits(a, call->batch, key, value))
+    return invalid("specrt Attention: a cache of %lld heads, %lld entries, values of %lld does not "
+                   "fit %lld sequences with %d heads of %lld",
+                   (long long)value->dims[1], (long long)capacity, (long long)value->dims[3],
+                   (long long)batch, a->kv_heads, (long long)d);
   if (!is(in + LAST, 1, (int64_t[]){batch}))
     return invalid("specrt Attention: lengths are not one for each of %d sequences", call->batch);
   if (in[PARENTS].data && !is(in + PARENTS, 2, (int64_t[]){batch, a->rows}))
@@ -173,7 +184,9 @@ static OrtStatus *present(OrtKernelContext *context, size_t index, const Tensor 
                           void **data) {
   TRY(output(context, index, past->dims, past->rank, data));
   if (!*data) return invalid("specrt Attention: the present cache is not asked for");
-  size_t bytes = past->type == ORT_FLOAT16 ? sizeof(uint16_t) : sizeof(float);
+  size_t bytes = past->type == ORT_INT8      ? sizeof(int8_t)
+                 : past->type == ORT_FLOAT16 ? sizeof(uint16_t)
+                                             : sizeof(float);
   for (size_t i = 0; i < past->rank; i++) bytes *= (size_t)past->dims[i];
   if (*data != past->data) memcpy(*data, past->data, bytes);
   return NULL;
@@ -188,8 +201,7 @@ static OrtStatus *run(OrtKernelContext *context, const Tensor *in, Call *call, R
   TRY(output(context, 0, dims, 3, &out));
   TRY(present(context, 1, in + KEY, &keys));
   TRY(present(context, 2, in + VALUE, &values));
-  const size_t number = a->half ? sizeof(uint16_t) : sizeof(float);
-  const size_t cache = (size_t)a->kv_heads * (size_t)a->capacity * d * number;
+  const size_t entries = (size_t)a->kv_heads * (size_t)a->capacity;
   const size_t width = (heads + 2 * (size_t)a->kv_heads) * d;
   const int64_t *parents = in[PARENTS].data;
   int64_t positions = a->cos ? in[COS].dims[0] : INT32_MAX;
@@ -203,8 +215,8 @@ static OrtStatus *run(OrtKernelContext *context, const Tensor *in, Call *call, R
               slots + b));
     call->sequences[b] = (Sequence){
         .qkv = (const float *)in[QKV].data + (size_t)b * rows * width,
-        .keys = (char *)keys + (size_t)b * cache,
-        .values = (char *)values + (size_t)b * cache,
+        .keys = (char *)keys + (size_t)b * entries * key_bytes(a),
+        .values = (char *)values + (size_t)b * entries * value_bytes(a),
         .out = (float *)out + (size_t)b * rows * heads * d,
         .past = (int)past,
         .paths = own,
@@ -266,3 +278,4 @@ static OrtStatus *create(void *state, const OrtKernelInfo *info) {
    .compute = compute}
 Operator attention_operator = ATTENTION_OF(ORT_FLOAT);
 Operator attention_half_operator = ATTENTION_OF(ORT_FLOAT16);
+Operator attention_int8_operator = ATTENTION_OF(ORT_INT8);

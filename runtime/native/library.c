@@ -5,7 +5,7 @@
 #include "path.h"
 
 extern Operator matmul_operator, embedding_operator, gate_operator, norm_operator,
-    attention_operator, attention_half_operator,
+    attention_operator, attention_half_operator, attention_int8_operator,
     feed_forward_operator;
 
 static Operator *const operators[] = {
@@ -15,6 +15,7 @@ static Operator *const operators[] = {
     &norm_operator,
     &attention_operator,
     &attention_half_operator,
+    &attention_int8_operator,
     &feed_forward_operator,
 };
 

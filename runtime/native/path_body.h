@@ -43,46 +43,23 @@ INLINE void v16_store_half(uint16_t *to, V16 v) {
   for (int p = 0; p < PARTS; p++) v_store_half(to + p * WIDTH, v.part[p]);
 }
 
+INLINE V16 v16_load_codes(const uint8_t *x, float zero) {
+  V16 v;
+  for (int p = 0; p < PARTS; p++) v.part[p] = v_sub(v_load_bytes(x + p * WIDTH), v_all(zero));
+  return v;
+}
+
 INLINE V16 v16_add_scaled(V16 acc, V16 x, float scale) {
   for (int p = 0; p < PARTS; p++)
     acc.part[p] = v_add(acc.part[p], v_mul(x.part[p], v_all(scale)));
   return acc;
 }
 
-#include "attend.h"
-
 static void round_block(const float *x, int8_t *codes, float *scale, int32_t sums[2]) {
-  const float shift = 12582912.0f; /* adding it rounds to the nearest, ties to even */
-  uint32_t largest = 0;            /* bits of a magnitude order as the magnitudes do */
-  for (int i = 0; i < BLOCK; i++) {
-    uint32_t bits;
-    memcpy(&bits, x + i, 4);
-    bits &= 0x7fffffffu;
-    largest = bits > largest ? bits : largest;
-  }
-  sums[0] = sums[1] = 0;
-  if (largest >= 0x7f800000u) {
-    memset(codes, 0, BLOCK);
-    *scale = NAN;
-    return;
-  }
-  float magnitude;
-  memcpy(&magnitude, &largest, 4);
-  float inverse = magnitude > 1e-30f ? 127.0f / magnitude : 0.0f;
-  for (int half = 0; half < 2; half++) {
-    int32_t total = 0;
-    for (int i = half * BLOCK / 2; i < (half + 1) * BLOCK / 2; i++) {
-      float shifted = x[i] * inverse + shift;
-      int32_t bits; /* of the integer, in the last of a float's of this size */
-      memcpy(&bits, &shifted, 4);
-      bits -= 0x4b400000;
-      codes[i] = (int8_t)bits;
-      total += bits;
-    }
-    sums[half] = total;
-  }
-  *scale = magnitude * (1.0f / 127.0f);
+  *scale = round_numbers(x, BLOCK, codes, sums);
 }
+
+#include "attend.h"
 
 /* Of 16 rows' scales in a unit, a part: those of a run. */
 INLINE Vector scales_of(const uint8_t *scales, int kind, int run, int p) {

@@ -54,6 +54,8 @@ def describe(folder: Path, manifest: Manifest) -> Iterator[str]:
     yield from _model(manifest.source, manifest.model, manifest.weights, manifest.graphs)
     yield line("flavour", manifest.flavour)
     yield line("kernels", _kernels(manifest))
+    if manifest.cache:
+        yield line("cache", manifest.cache)
     yield line(
         "template", "yes" if manifest.chat_template else "none, prompts are used as they are"
     )
