@@ -31,7 +31,7 @@ from specrt.runtime.errors import RequestError, SpecrtError
 from specrt.runtime.profile import Profile, read
 from specrt.runtime.providers import choose
 
-BASELINE = "none"
+BASELINE, AUTO = "none", "auto"
 WARMUP_TOKENS = 16
 OTHER_PROMPT = (0,)  # token ids of a text that shares no prefix worth keeping with a prompt
 OTHER_TOKENS = 4  # enough for a draft model to read it too
@@ -141,18 +141,26 @@ def run(
 ) -> dict[str, Any]:
     """Load the bundle, run everything, and return the document: records, summary, circumstances."""
     plan = Plan(load_suites(suites), tuple(drafters), repeat, max_tokens, temperature, seed)
-    model, around = begin(bundle, provider)
+    model, around = begin(bundle, provider, plan.methods)
     return document(around, plan, list(measure(model, plan, around.meter)))
 
 
-def begin(bundle: str | Path, provider: str) -> tuple[specrt.Model, Circumstances]:
-    """Load the bundle, and note when, how long it took, and what is known of this device."""
+def begin(
+    bundle: str | Path, provider: str, methods: Sequence[str]
+) -> tuple[specrt.Model, Circumstances]:
+    """Load what the methods need, and note when, how long it took, and what is known of this
+    device; for auto the device is measured first, if it was not."""
     folder = Path(bundle)
     date = datetime.now(UTC).isoformat(timespec="seconds")
+    place = choose(provider, read_manifest(folder).flavour).provider
     start = perf_counter()
-    model = specrt.load(bundle, provider=provider)
+    drafter = BASELINE if set(methods) == {BASELINE} else AUTO
+    model = specrt.load(bundle, drafter=drafter, provider=provider, tune=False)
     load_s = perf_counter() - start
-    profile = read(folder, choose(provider, read_manifest(folder).flavour).provider)
+    if AUTO in methods and not read(folder, place):
+        del model
+        model = specrt.load(bundle, provider=provider)
+    profile = read(folder, place)
     return model, Circumstances(folder, load_s, find(), profile, sys.argv, date)
 
 

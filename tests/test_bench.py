@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -370,7 +371,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch, model: FakeModel) -> list[tuple[Path
     """What is loaded from here on, a fake in its place."""
     loads: list[tuple[Path, str]] = []
 
-    def load(bundle: Path, provider: str) -> FakeModel:
+    def load(bundle: Path, provider: str, **options: Any) -> FakeModel:
         loads.append((bundle, provider))
         return model
 
@@ -387,6 +388,17 @@ def test_run_loads_the_bundle_once_and_says_what_it_was(
     assert len(made["records"]) == 10
     manifest = (tiny_bundle / "specrt.json").read_bytes()
     assert made["bundle"]["sha256"] == hashlib.sha256(manifest).hexdigest()
+
+
+@pytest.mark.parametrize(("methods", "measured"), [(("none",), False), (("none", "auto"), True)])
+def test_only_auto_has_the_device_measured_first(
+    methods: tuple[str, ...], measured: bool, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(tiny_bundle, bundle, ignore=shutil.ignore_patterns("profile"))
+    _, around = latency.begin(bundle, "cpu", methods)
+    assert (around.profile is not None) is measured
+    assert (bundle / "profile").exists() is measured
 
 
 def test_a_document_tells_when_and_by_which_command_it_was_made(

@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
             say(reason)
         if field.entrants:
             require_comparable(plan.temperature, args.provider, manifest)
-        model, found = begin(args.bundle, args.provider)
+        model, found = begin(args.bundle, args.provider, plan.methods)
         threads = found.profile.threads if found.profile else physical_cores()
         records, runs = [], plan.runs + len(field.entrants) * plan.runs // len(plan.methods)
         with progress() as show:
