@@ -8,11 +8,9 @@ each of them after the same conversation: the baseline's answers stand between t
 
 import hashlib
 import shlex
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -20,18 +18,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-import specrt
+from specrt.bench.begin import BASELINE, Circumstances, begin
 from specrt.bench.curve import curve
-from specrt.bench.energy import Meter, find
+from specrt.bench.energy import Meter
 from specrt.bench.environment import environment, peak_rss_mb
 from specrt.bench.report import FORMAT, percentiles, summarise
 from specrt.bench.suite import KINDS, Prompt, load_suites
-from specrt.runtime.bundle import MANIFEST, read_manifest
+from specrt.runtime.bundle import MANIFEST
 from specrt.runtime.errors import RequestError, SpecrtError
-from specrt.runtime.profile import Profile, read
-from specrt.runtime.providers import choose
 
-BASELINE, AUTO = "none", "auto"
 WARMUP_TOKENS = 16
 OTHER_PROMPT = (0,)  # token ids of a text that shares no prefix worth keeping with a prompt
 OTHER_TOKENS = 4  # enough for a draft model to read it too
@@ -116,18 +111,6 @@ class Run:
     error: Exception | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Circumstances:
-    """Under which a plan was run. command: the words that were typed. date: when it began."""
-
-    bundle: Path
-    load_s: float
-    meter: Meter | None = None
-    profile: Profile | None = None
-    command: Sequence[str] = ()
-    date: str = ""
-
-
 def run(
     bundle: str | Path,
     drafters: Sequence[str] = ("auto",),
@@ -143,25 +126,6 @@ def run(
     plan = Plan(load_suites(suites), tuple(drafters), repeat, max_tokens, temperature, seed)
     model, around = begin(bundle, provider, plan.methods)
     return document(around, plan, list(measure(model, plan, around.meter)))
-
-
-def begin(
-    bundle: str | Path, provider: str, methods: Sequence[str]
-) -> tuple[specrt.Model, Circumstances]:
-    """Load what the methods need, and note when, how long it took, and what is known of this
-    device; for auto the device is measured first, if it was not."""
-    folder = Path(bundle)
-    date = datetime.now(UTC).isoformat(timespec="seconds")
-    place = choose(provider, read_manifest(folder).flavour).provider
-    start = perf_counter()
-    drafter = BASELINE if set(methods) == {BASELINE} else AUTO
-    model = specrt.load(bundle, drafter=drafter, provider=provider, tune=False)
-    load_s = perf_counter() - start
-    if AUTO in methods and not read(folder, place):
-        del model
-        model = specrt.load(bundle, provider=provider)
-    profile = read(folder, place)
-    return model, Circumstances(folder, load_s, find(), profile, sys.argv, date)
 
 
 def measure(model: Model, plan: Plan, meter: Meter | None = None) -> Iterator[Record]:

@@ -15,10 +15,11 @@ import pytest
 
 import specrt
 from specrt.bench import gate, latency
+from specrt.bench.begin import Circumstances, begin
 from specrt.bench.curve import curve
 from specrt.bench.energy import Stop
 from specrt.bench.environment import commit, environment, peak_rss_mb
-from specrt.bench.latency import Circumstances, Plan, document, measure
+from specrt.bench.latency import Plan, document, measure
 from specrt.bench.report import (
     PARTS,
     SPEED,
@@ -396,7 +397,7 @@ def test_only_auto_has_the_device_measured_first(
 ) -> None:
     bundle = tmp_path / "bundle"
     shutil.copytree(tiny_bundle, bundle, ignore=shutil.ignore_patterns("profile"))
-    _, around = latency.begin(bundle, "cpu", methods)
+    _, around = begin(bundle, "cpu", methods)
     assert (around.profile is not None) is measured
     assert (bundle / "profile").exists() is measured
 

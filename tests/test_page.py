@@ -13,7 +13,8 @@ import pytest
 from browser import Page, browsing, installed
 
 from specrt.bench import page as pages
-from specrt.bench.latency import Circumstances, Plan, document, measure
+from specrt.bench.begin import Circumstances
+from specrt.bench.latency import Plan, document, measure
 from specrt.bench.report import SPEED, STEPS, rows, summarise
 from specrt.bench.suite import Prompt
 from specrt.runtime.trace import Step, Trace

@@ -12,7 +12,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from specrt.bench.latency import BASELINE, Plan, of_steps
+from specrt.bench.begin import BASELINE
+from specrt.bench.latency import Plan, of_steps
 from specrt.bench.peers.known import Entrant
 from specrt.bench.peers.process import Outcome, run_worker
 from specrt.runtime.text import TextStream

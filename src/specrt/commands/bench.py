@@ -61,7 +61,8 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from specrt.bench import page
-    from specrt.bench.latency import BASELINE, Plan, begin, document, measure
+    from specrt.bench.begin import BASELINE, begin
+    from specrt.bench.latency import Plan, document, measure
     from specrt.bench.peers.known import enlist, require_comparable
     from specrt.bench.peers.told import lines
     from specrt.bench.peers.turns import take_turns
