@@ -290,7 +290,7 @@ def test_after_a_tree_its_path_can_be_kept_and_gone_on_from(name: str, tmp_path:
     assert np.array_equal(made.read(text[:, 50:55]), after)
 
 
-@pytest.mark.parametrize("name", ["plain", "int8"])
+@pytest.mark.parametrize("name", ["plain", "int8 and wide"])  # keys are larger than values
 def test_sequences_of_one_call_have_their_own_lengths(name: str, tmp_path: Path) -> None:
     shape = SHAPES[name]
     text = texts(shape, 40, batch=3)
