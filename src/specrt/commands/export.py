@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
     add("--kernels", choices=("native", "stock"),
         help="specrt's own for the CPU, or onnxruntime's (native where there are any)")  # fmt: skip
     add("--cache", choices=("float16", "int8"),
-        help="native keys and values; int8 halves their memory (float16)")  # fmt: skip
+        help="native KV cache type; int8: half the memory, faster if long (float16)")  # fmt: skip
     add("--check", action="store_true", default=True, help="prove the graphs before delivery (on)")
     add("--no-check", dest="check", action="store_false", help="deliver without checks")
     add("--json", action="store_true", help="print the manifest as JSON")
