@@ -36,7 +36,16 @@ def commit(checkout: Path) -> str | None:
     """The commit of a checkout, with -dirty where tracked files differ; None outside of one."""
     if not (checkout / ".git").exists():
         return None
-    command = ["git", "-C", str(checkout), "describe", "--always", "--abbrev=40", "--dirty"]
+    command = [
+        "git",
+        "--no-optional-locks",
+        "-C",
+        str(checkout),
+        "describe",
+        "--always",
+        "--abbrev=40",
+        "--dirty",
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
