@@ -29,7 +29,7 @@ COMMANDS = [
 
 
 def test_the_readme_shows_every_command_but_the_demo() -> None:
-    assert {words[0] for words in COMMANDS} == {*QUICK, "pull", "export", "verify", "bench"}
+    assert {words[0] for words in COMMANDS} == {*QUICK, "pull", "export", "verify", "tune", "bench"}
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
