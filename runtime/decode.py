@@ -145,6 +145,7 @@ def _steps(
                 lossy=verdict.lossy,
             )
             tokens += emitted
+            del output, logits, answer, row  # so that the target may write there again
         prefill_s = 0.0
         controller.observe(step)
         yield step

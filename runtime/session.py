@@ -24,7 +24,7 @@ TYPES: dict[str, type[np.generic]] = {
     "tensor(int32)": np.int32,
     "tensor(int64)": np.int64,
 }
-CACHED, BIAS, PARENTS = "past.", "attention_bias", "parents"
+CACHED, BIAS, PARENTS, POSITIONS = "past.", "attention_bias", "parents", "position_ids"
 MOST_ZEROS = 1 << 20  # numbers of an empty bias that are kept from step to step
 
 
@@ -111,13 +111,10 @@ class Session:
         """Run the graph once. seen: for each of the m rows which of the last w entries it sees, its
         own included, (m, w) bool; None for a chain."""
         rows, total = ids.size, self.length + ids.size
-        if seen is None:
-            positions = np.arange(self.length, total)
-        else:
-            positions = total - seen.shape[1] + seen.sum(axis=1) - 1
         self._cache.bind(self._binding, rows + self._spare)
         self._feed("input_ids", (1, rows), ids)
-        self._feed("position_ids", (1, rows), positions)
+        if POSITIONS in self._inputs:
+            self._feed(POSITIONS, (1, rows), _positions(rows, total, seen))
         self._feed("seqlens_k", (1,), total - 1)
         self._feed("total_sequence_length", (), total)
         self._feed("num_logits", (1,), last)
@@ -222,6 +219,14 @@ class Session:
             capacity=capacity if isinstance(capacity, int) else SMALLEST,
             device=device,
         )
+
+
+def _positions(rows: int, total: int, seen: np.ndarray | None) -> np.ndarray:
+    """(m,) of the last rows of a text of `total` tokens, by what each row sees."""
+    if seen is None:
+        return np.arange(total - rows, total)
+    positions: np.ndarray = total - seen.shape[1] + seen.sum(axis=1) - 1
+    return positions
 
 
 def _joined(first: Output, second: Output) -> Output:

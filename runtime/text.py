@@ -173,6 +173,8 @@ class TextStream:
     def _released(self, text: str) -> list[Fragment]:
         """Hold new text of the last token, and let go what no stop string can begin in."""
         self._held.append(Fragment(self._count - 1, text))
+        if not self._stop:
+            return self._taken(len(text))
         held = "".join(fragment.text for fragment in self._held)
         found = [(held.find(s) + len(s), -len(s), s) for s in self._stop if s in held]
         if found:

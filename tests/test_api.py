@@ -173,6 +173,21 @@ def test_a_longer_prompt_reads_only_what_is_new(tiny_bundle, model, monkeypatch)
     assert result.tokens == fresh(tiny_bundle, longer, max_tokens=8).tokens
 
 
+def test_plain_steps_write_their_logits_in_one_place(model, monkeypatch):
+    places = []
+    forward = model._held.session.forward
+
+    def watched(*args, **kwargs):
+        output = forward(*args, **kwargs)
+        places.append(output.logits.ctypes.data)
+        return output
+
+    monkeypatch.setattr(model._held.session, "forward", watched)
+    model.generate(PROMPT, drafter="none", max_tokens=12)
+    assert len(places) > 8
+    assert len({*places}) == 1
+
+
 def test_a_drafter_that_is_not_there_is_refused(tiny_bundle):
     with pytest.raises(RequestError, match="no drafter 'eagle': there are draft, ngram, none"):
         load(tiny_bundle, drafter="eagle")
