@@ -34,9 +34,10 @@ sanitize: $(READY)  ## the native kernels' tests, ended by the first byte read o
 	    $(BIN)/python -m pytest -rN --capture=sys -p no:cacheprovider tests/test_native.py \
 	    tests/test_native_attention.py tests/test_native_safety.py
 
-# The tables in README.md, which it writes there. Bundles and results are kept beside the checkpoints.
-# Peers are run where they are: LLAMA_PYTHON has llama-cpp-python; GENAI_PYTHON has onnxruntime-genai,
-# and GENAI_MODELS is the folder with its exports: smollm2-int8, smollm2-int4, coder-int8, coder-int4.
+# The tables in README.md, which it writes there. Bundles, exported anew, and results are kept beside
+# the checkpoints. Peers are run where they are: LLAMA_PYTHON has llama-cpp-python; GENAI_PYTHON has
+# onnxruntime-genai, and GENAI_MODELS is the folder with its exports: smollm2-int8, smollm2-int4,
+# coder-int8, coder-int4.
 # PEERS: options of `specrt bench` that name engines to stand beside all drafters, as in
 # PEERS='--peers llama.cpp,transformers --peer-program llama.cpp=other/bin/python'.
 BUNDLES = $(shell $(BIN)/python -c 'from specrt.pull import home; print(home() / "bundles")')
@@ -45,16 +46,20 @@ SMOLLM2 = "$$($(BIN)/specrt pull smollm2)"
 CODER = "$$($(BIN)/specrt pull qwen2.5-coder-1.5b)"
 CODER_DRAFT = "$$($(BIN)/specrt pull qwen2.5-coder-0.5b)"
 GENAI = --peers onnxruntime-genai --peer-program onnxruntime-genai=$(GENAI_PYTHON)
+DRAFTERS_smollm2 = ngram,auto
+DRAFTERS_coder = ngram,draft,auto
+export_smollm2 = $(BIN)/python bench/exports.py $(RESULTS)/export-smollm2$(1).json $(SMOLLM2) \
+    $(BUNDLES)/bench-smollm2$(1) $(2)
+export_coder = $(BIN)/python bench/exports.py $(RESULTS)/export-coder$(1).json $(CODER) \
+    $(BUNDLES)/bench-coder$(1) --draft $(CODER_DRAFT) --context 8192 $(2)
 
 bench: $(READY)
 	rm -rf $(RESULTS) && mkdir -p $(RESULTS)
-	test -f $(BUNDLES)/bench-smollm2/specrt.json || $(BIN)/specrt export $(SMOLLM2) \
-	    $(BUNDLES)/bench-smollm2
-	test -f $(BUNDLES)/bench-coder/specrt.json || $(BIN)/specrt export $(CODER) \
-	    $(BUNDLES)/bench-coder --draft $(CODER_DRAFT) --context 8192
-	$(BIN)/specrt bench $(BUNDLES)/bench-smollm2 --drafters ngram,auto \
+	$(call export_smollm2)
+	$(call export_coder)
+	$(BIN)/specrt bench $(BUNDLES)/bench-smollm2 --drafters $(DRAFTERS_smollm2) \
 	    --json $(RESULTS)/smollm2.json --html $(RESULTS)/smollm2.html
-	$(BIN)/specrt bench $(BUNDLES)/bench-coder --drafters ngram,draft,auto --repeat 1 \
+	$(BIN)/specrt bench $(BUNDLES)/bench-coder --drafters $(DRAFTERS_coder) --repeat 1 \
 	    --json $(RESULTS)/coder.json --html $(RESULTS)/coder.html
 	test -z "$(PEERS)" || for model in smollm2 coder; do \
 	    $(BIN)/specrt bench $(BUNDLES)/bench-$$model --drafters ngram,auto --max-tokens 64 \
@@ -67,13 +72,19 @@ bench: $(READY)
 	    $(BIN)/python bench/kernels.py "$$source" --home $(BUNDLES) \
 	        $(if $(LLAMA_PYTHON),--llama-python $(LLAMA_PYTHON)) \
 	        --json $(RESULTS)/kernels-$$model.json || exit 1; \
-	    for bits in $(if $(GENAI_PYTHON),8 4); do \
-	        bundle=$(BUNDLES)/bench-$$model-int$$bits; \
-	        test -f $$bundle/specrt.json || \
-	            $(BIN)/specrt export "$$source" $$bundle --weights int$$bits --context 8192 || exit 1; \
-	        $(BIN)/specrt bench $$bundle --drafters none --max-tokens 64 --repeat 1 $(GENAI) \
-	            --peer-model onnxruntime-genai=$(GENAI_MODELS)/$$model-int$$bits \
-	            --json $(RESULTS)/genai-$$model-int$$bits.json || exit 1; \
+	done
+	set -e; for bits in 8 4; do \
+	    $(call export_smollm2,-int$$bits,--weights int$$bits); \
+	    $(call export_coder,-int$$bits,--weights int$$bits); \
+	    for model in smollm2 coder; do \
+	        case $$model in smollm2) drafters=$(DRAFTERS_smollm2);; *) drafters=$(DRAFTERS_coder);; esac; \
+	        width=$$model-int$$bits; \
+	        $(BIN)/specrt bench $(BUNDLES)/bench-$$width --drafters $$drafters --repeat 1 \
+	            --json $(RESULTS)/same-$$width.json; \
+	        test -z "$(GENAI_PYTHON)" || \
+	            $(BIN)/specrt bench $(BUNDLES)/bench-$$width --drafters none --max-tokens 64 \
+	                --repeat 1 $(GENAI) --peer-model onnxruntime-genai=$(GENAI_MODELS)/$$width \
+	                --json $(RESULTS)/genai-$$width.json; \
 	    done; \
 	done
 	$(BIN)/python bench/readme.py $(RESULTS) README.md

@@ -2,15 +2,17 @@
 
     python bench/readme.py RESULTS README.md
 
-RESULTS: a folder of JSON documents, `specrt bench`'s as MODEL.json, with peers peers-MODEL.json and
-genai-MODEL-WIDTH.json, bench/kernels.py's as kernels-MODEL.json. What stands in README.md
+RESULTS: a folder of JSON documents, `specrt bench`'s as MODEL.json and same-MODEL-WIDTH.json, with
+peers peers-MODEL.json and genai-MODEL-WIDTH.json, bench/kernels.py's as kernels-MODEL.json,
+bench/exports.py's as export-MODEL.json and export-MODEL-WIDTH.json. What stands in README.md
 between the marks is replaced.
 """
 
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import median
 from textwrap import wrap
@@ -18,6 +20,7 @@ from typing import Any
 
 BEGIN, END = "<!-- measured: by make bench -->", "<!-- end of measured -->"
 MODELS = {"smollm2": "SmolLM2-135M from its Q4_1", "coder": "Qwen2.5-Coder-1.5B from its Q4_K_M"}
+WIDTHS = ("int8", "int4")
 PEER = "onnxruntime-genai"
 ROWS = ("1", "4", "8")
 
@@ -30,29 +33,31 @@ def lines(results: Mapping[str, Document]) -> Iterator[str]:
     yield from _machine([*benchmarks.values()])
     for name, document in benchmarks.items():
         yield from ("", *_speeds(MODELS[name], document))
-    others = {name: results[f"peers-{name}"] for name in MODELS if f"peers-{name}" in results}
+    others = _of_models(results, "peers")
     if others:
-        most = max(doc["options"]["max_tokens"] for doc in others.values())
-        yield from _paragraph(
-            f"Other engines on the same questions, up to {most} tokens, in processes of their own "
-            "that took turns ([what is the same and what is not](docs/peers.md)):"
-        )
+        yield from _paragraph(_others(others.values()))
     for name, document in others.items():
         yield from ("", *_engines(MODELS[name], document))
-    kernels = {name: results.get(f"kernels-{name}") for name in MODELS}
-    if any(kernels.values()):
+    if kernels := _of_models(results, "kernels"):
         yield from _paragraph(
-            "A step of `k` rows after 256 tokens, in milliseconds, all forms taking turns; KL is "
-            "the mean to the checkpoint:"
+            "A step of `k` rows after 256 tokens, in milliseconds, all forms taking turns, where "
+            f"the memory gives {_rates(kernels)} GB/s; KL is the mean to the checkpoint:"
         )
-        yield ""
-        yield from _table(_kernels({name: doc for name, doc in kernels.items() if doc}))
-    ratios = [row for name in results for row in _widths(name, results[name])]
-    if ratios:
-        yield from _paragraph(f"Plain decoding over {PEER}'s, of its own export, as wide:")
-        yield ""
-        titles = ("specrt over it", "tokens/s", "first token", "load", "peak memory")
-        yield from _table([titles, *ratios])
+        yield from ("", *_table(_kernels(kernels)))
+    if widths := list(_widths(results)):
+        yield from _paragraph(
+            f"In each width that {PEER} exports: runs with drafts whose tokens are plain's, and, "
+            "in processes that hold no draft, plain decoding over that engine's:"
+        )
+        titles = ("specrt", "same text", "tokens/s", "first token", "load", "peak memory")
+        yield from ("", *_table([titles, *widths]))
+    if exports := list(_exports(results)):
+        yield from _paragraph(
+            "Exports, each in a process of its own; how near the text is to the checkpoint's is "
+            "measured on a text that comes with specrt:"
+        )
+        titles = ("export", "weights", "mean KL", "top-1 agreement", "time", "peak memory")
+        yield from ("", *_table([titles, *exports]))
 
 
 def replaced(page: str, new: Sequence[str]) -> str:
@@ -80,6 +85,19 @@ def _machine(documents: Sequence[Document]) -> Iterator[str]:
     )
 
 
+def _others(documents: Iterable[Document]) -> str:
+    """What is said of the peers' tables; how long an engine had, where that was too short."""
+    options = [document["options"] for document in documents]
+    most = max(of["max_tokens"] for of in options)
+    seconds = max(of.get("peer_seconds") or 0 for of in options)
+    bound = f", in which a mode had {seconds:g} s for all" if seconds else ""
+    return (
+        f"Other engines on the same questions, up to {most} tokens, in processes of their own that "
+        f"took turns ([what is the same and what is not](docs/peers.md)); *answered*: of how many "
+        f"questions its figures are{bound}:"
+    )
+
+
 def _paragraph(text: str) -> Iterator[str]:
     yield from ("", *wrap(text, 100, break_on_hyphens=False))
 
@@ -104,7 +122,8 @@ def _speeds(title: str, document: Document) -> Iterator[str]:
 def _engines(title: str, document: Document) -> Iterator[str]:
     """Every mode of specrt and of its peers: tokens a second, memory, time to load."""
     ours = document["options"]["drafters"]
-    table = [(title, "tokens/s", "over specrt plain", "of whole answers", "load s", "peak MB")]
+    figures = ("tokens/s", "over specrt plain", "of whole answers", "answered", "load s", "peak MB")
+    table, planned = [(title, *figures)], len(_runs(document, "none"))
     for name, by_work in document["summary"].items():
         every, runs = by_work["all"], _runs(document, name)
         own = name in ours
@@ -116,6 +135,7 @@ def _engines(title: str, document: Document) -> Iterator[str]:
                 _median(every["tokens_per_s"], ".0f"),
                 _median(every["speedup"], ".2f"),
                 _median(every["answer_speedup"], ".2f"),
+                f"{sum(run['error'] is None for run in runs)} of {planned}",
                 f"{median(load):.2f}" if load else "-",
                 f"{max(peak):.0f}" if peak else "-",
             )
@@ -142,18 +162,59 @@ def _kernels(documents: Mapping[str, Document]) -> Iterator[tuple[str, ...]]:
             )
 
 
-def _widths(name: str, document: Document) -> Iterator[tuple[str, ...]]:
-    """The ratios of a run beside the peer."""
-    kind, _, rest = name.partition("-")
-    model, _, width = rest.partition("-")
-    if kind != "genai" or PEER not in document["summary"]:
-        return
+def _rates(documents: Mapping[str, Document]) -> str:
+    """How much memory was read in a second, at each of the measurements."""
+    found = {f"{document['memory_gb_per_s']:.0f}" for document in documents.values()}
+    return " to ".join(sorted(found, key=int))
+
+
+def _widths(results: Mapping[str, Document]) -> Iterator[tuple[str, ...]]:
+    """For each model and width, whose text is plain's, and the ratios of a run beside the peer."""
+    for model, width in product(MODELS, WIDTHS):
+        own, beside = (results.get(f"{kind}-{model}-{width}") for kind in ("same", "genai"))
+        if own or beside:
+            yield (f"{MODELS[model]}, {width}", _same(own), *_ratios(beside))
+
+
+def _same(document: Document | None) -> str:
+    """Of all drafters' runs, how many have plain's text."""
+    if document is None:
+        return "-"
+    every = [document["summary"][name]["all"] for name in document["options"]["drafters"][1:]]
+    return f"{sum(of['same_text'] for of in every)} of {sum(of['runs'] for of in every)}"
+
+
+def _ratios(document: Document | None) -> list[str]:
+    """Plain decoding over the peer: tokens a second, first token, load, memory."""
+    if document is None or not (runs := _runs(document, PEER)):
+        return ["-"] * 4
     plain, peer = (document["summary"][engine]["all"] for engine in ("none", PEER))
-    runs = _runs(document, PEER)
     ratios = [plain[f]["median"] / peer[f]["median"] for f in ("tokens_per_s", "ttft_s")]
     ratios.append(document["load_s"] / median(_known(runs, "load_s")))
     ratios.append(document["peak_rss_mb"] / max(_known(runs, "peak_rss_mb")))
-    yield (f"{MODELS[model]}, {width}", *(f"{ratio:.2f}" for ratio in ratios))
+    return [f"{ratio:.2f}" for ratio in ratios]
+
+
+def _exports(results: Mapping[str, Document]) -> Iterator[tuple[str, ...]]:
+    """Weights, quality, time and memory of each export."""
+    for suffix, model in product(("", *(f"-{width}" for width in WIDTHS)), MODELS):
+        document = results.get(f"export-{model}{suffix}")
+        if document is None:
+            continue
+        kl, agreement = document["kl"], document["agreement"]
+        yield (
+            MODELS[model] + (", with its draft" if document["drafts"] else ""),
+            document["weights"] + (" (default)" if document["default_weights"] else ""),
+            "-" if kl is None else f"{kl:.4f}",
+            "-" if agreement is None else f"{100 * agreement:.0f} %",
+            f"{document['seconds']:.0f} s",
+            f"{document['peak_rss_mb'] / 1000:.1f} GB",
+        )
+
+
+def _of_models(results: Mapping[str, Document], kind: str) -> dict[str, Document]:
+    """The documents of a kind by the models they are of."""
+    return {name: results[key] for name in MODELS if (key := f"{kind}-{name}") in results}
 
 
 def _runs(document: Document, name: str) -> list[Mapping[str, Any]]:
