@@ -143,27 +143,35 @@ def measure(model: Model, plan: Plan, meter: Meter | None = None) -> Iterator[Re
             yield from _converse(ask, plan, prompt, repeat, index)
 
 
+def question(plan: Plan, prompt: Prompt, answers: Sequence[str], repeat: int = 0) -> Question:
+    """The prompt's next turn, as it is asked after the answers to those before."""
+    turn = len(answers)
+    messages = [{"role": "user", "content": prompt.prompt}]
+    for answer, says in zip(answers, prompt.then, strict=False):
+        messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": says}]
+    return Question(
+        id=f"{prompt.id}, turn {turn + 1}" if turn else prompt.id,
+        kind=prompt.kind,
+        messages=messages,
+        max_tokens=prompt.max_tokens or plan.max_tokens,
+        repeat=repeat,
+        example=prompt.id in plan.examples and repeat == turn == 0,
+    )
+
+
 def _converse(
     ask: Callable[[Question, str], Run], plan: Plan, prompt: Prompt, repeat: int, index: int
 ) -> Iterator[Record]:
     """Ask the prompt's turns one after another, each of all methods."""
-    methods, messages = plan.methods, list[dict[str, str]]()
-    for turn, says in enumerate(prompt.turns):
-        messages = [*messages, {"role": "user", "content": says}]
-        question = Question(
-            id=f"{prompt.id}, turn {turn + 1}" if turn else prompt.id,
-            kind=prompt.kind,
-            messages=messages,
-            max_tokens=prompt.max_tokens or plan.max_tokens,
-            repeat=repeat,
-            example=prompt.id in plan.examples and repeat == turn == 0,
-        )
+    methods, answers = plan.methods, list[str]()
+    for turn in range(len(prompt.turns)):
+        asked = question(plan, prompt, answers, repeat)
         first = (repeat + index + turn) % len(methods)
-        runs = {method: ask(question, method) for method in methods[first:] + methods[:first]}
+        runs = {method: ask(asked, method) for method in methods[first:] + methods[:first]}
         for method in methods:
-            yield _record(question, method, runs)
+            yield _record(asked, method, runs)
         plain = runs[BASELINE].result
-        messages = [*messages, {"role": "assistant", "content": plain.text if plain else ""}]
+        answers.append(plain.text if plain else "")
 
 
 def document(around: Circumstances, plan: Plan, records: Sequence[Record]) -> dict[str, Any]:

@@ -167,6 +167,7 @@ def _figures(runs: Sequence[Record], plain: Sequence[Record]) -> dict[str, Any]:
     step_tokens = [tokens for run in timed for tokens in run["step_tokens"]]
     return {
         "runs": len(runs),
+        "planned": len(plain),
         "failed": len(runs) - len(done),
         "untimed": len(done) - len(timed),
         "tokens": sum(run["tokens"] for run in done),
@@ -225,6 +226,15 @@ def _compared(figures: Figures) -> str:
     return f"{figures['same_text']}/{compared}" if compared else "-"
 
 
+def _answered(figures: Figures) -> str:
+    """Of those that were planned, where some were not asked."""
+    runs, planned = (
+        figures["runs"],
+        figures.get("planned", figures["runs"]),
+    )  # old documents lack it
+    return "-" if runs >= planned else f"{runs - figures['failed']} of {planned}"
+
+
 def _depths(figures: Figures) -> str:
     return " ".join(f"{100 * share:.0f}" for share in figures["accepted_at"][:DEPTHS]) or "-"
 
@@ -240,6 +250,7 @@ SPEED: tuple[Column, ...] = (
     ("whole-answer speed-up (95 %)", _or_dash("answer_speedup", _times)),
     ("first token ms", _or_dash("ttft_s", lambda of: f"{1000 * of['median']:.0f}")),
     ("same text", _compared),
+    ("answered", _answered),
     ("failed", lambda figures: str(figures["failed"])),
 )
 STEPS: tuple[Column, ...] = (

@@ -80,9 +80,11 @@ def reference(x: np.ndarray, codes: emit.Codes) -> np.ndarray:
         q = np.where(finite[..., None], np.rint(a * inverse[..., None]), 0).astype(np.int64)
         scale = np.where(finite, top * (one / np.float32(127)), np.float32(np.nan))
         for b in range(blocks):
+            block = np.float32(-0.0)
             for run, part in enumerate(np.split(q[:, b], runs, axis=1)):
                 exact = (part @ w[:, b, run].T).astype(np.float32)
-                out += exact * (steps[:, b * runs + run] * scale[:, b, None])
+                block = block + exact * steps[:, b * runs + run]
+            out += block * scale[:, b, None]
             if minimums is not None:
                 sums = scale[:, b] * q[:, b].sum(-1).astype(np.float32)
                 out -= minimums[:, b] * sums[:, None]

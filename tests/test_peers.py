@@ -22,7 +22,7 @@ from specrt.bench.peers.process import Outcome, run_worker
 from specrt.bench.peers.told import lines
 from specrt.bench.peers.turns import questions, take_turns
 from specrt.bench.peers.worker import load
-from specrt.bench.report import summarise
+from specrt.bench.report import SPEED, header, rows, summarise
 from specrt.bench.suite import Prompt
 from specrt.runtime.bundle import Manifest, Source, read_manifest
 from specrt.runtime.errors import RequestError
@@ -50,6 +50,10 @@ def open(module, job):
             os.abort()
         if len(asked) == 2 and manner == "fail once":
             raise MemoryError("too long")
+        if manner == "slow" and len(asked) > 1:
+            time.sleep(1.2)
+        if manner == "stuck" and len(asked) == 3:
+            time.sleep(60)
         if manner == "noise":
             print("{")
             os.write(1, b"loading\\xff\\n")
@@ -82,11 +86,12 @@ def engine(tmp_path: Path) -> Path:
 def job(engine: Path, manner: str = "well", **more: Any) -> dict[str, Any]:
     model = str(engine.with_name(manner))
     given = {"engine": str(engine), "module": "struct", "model": model, "mode": "plain"}
-    return {**given, "threads": 1, "prompts": PROMPTS, **more}
+    time = {"seconds": 30.0, "longest_s": 30.0}
+    return {**given, "threads": 1, "prompts": PROMPTS, **time, **more}
 
 
-def ask(engine: Path, manner: str = "well", patience: float = 30.0) -> Outcome:
-    return run_worker(sys.executable, job(engine, manner), patience)
+def ask(engine: Path, manner: str = "well", patience: float = 30.0, **more: Any) -> Outcome:
+    return run_worker(sys.executable, job(engine, manner, **more), patience)
 
 
 def blocks(outcome: Outcome) -> dict[str, Any]:
@@ -186,7 +191,30 @@ def script(folder: Path, text: str) -> str:
 @pytest.mark.skipif(os.name != "posix", reason="needs a script with an interpreter line")
 def test_a_worker_that_keeps_telling_is_waited_for(engine: Path) -> None:
     program = script(engine.parent, "for i in 1 2 3 4 5 6; do echo '{}'; sleep 0.4; done")
-    assert run_worker(program, job(engine), patience=1.5) == Outcome(({},) * 6)
+    outcome = run_worker(program, job(engine, longest_s=1.5), patience=30.0)
+    assert outcome == Outcome(({},) * 6)
+
+
+MANY = [{"id": name, "ids": [5, 6], "count": 2} for name in "abcde"]
+
+
+def test_when_the_time_of_all_questions_is_over_no_more_is_asked(engine: Path) -> None:
+    outcome = ask(engine, "slow", prompts=MANY, seconds=2.0)  # 1.2 s each
+    assert outcome.error is None
+    assert blocks(outcome).keys() == {"a", "b"}
+    assert outcome.told[-1] == {"unasked": ["c", "d", "e"]}
+
+
+def test_a_question_that_takes_too_long_ends_the_process_and_is_an_error(engine: Path) -> None:
+    began = time.monotonic()
+    outcome = ask(engine, "stuck", prompts=MANY, longest_s=1.5)
+    assert time.monotonic() - began < 20
+    assert outcome.error == "it said nothing for 1.5 s and was ended"
+    assert blocks(outcome).keys() == {"a"}
+    assert outcome.told[-2:] == (
+        {"id": "b", "error": outcome.error, "wall_s": 1.5},
+        {"unasked": ["c", "d", "e"]},
+    )
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a script with an interpreter line")
@@ -306,12 +334,17 @@ def entrant(engine: Path, manner: str = "well", name: str = "fake") -> Entrant:
 
 
 def run(
-    model: specrt.Model, plan: Plan, *entrants: Entrant, patience: float = 30.0
+    model: specrt.Model,
+    plan: Plan,
+    *entrants: Entrant,
+    patience: float = 30.0,
+    seconds: float = 30.0,
 ) -> list[dict[str, Any]]:
     def one(python: str, job: Mapping[str, Any]) -> Outcome:
         return run_worker(python, job, patience)
 
-    return list(take_turns(measure(model, plan), plan, model, entrants, 1, one))
+    own = measure(model, plan)
+    return list(take_turns(own, plan, model, entrants, 1, seconds=seconds, run=one))
 
 
 def test_a_peer_writes_as_many_tokens_as_plain_decoding(model: specrt.Model, engine: Path) -> None:
@@ -328,7 +361,7 @@ def test_a_peer_has_the_threads_that_specrt_has(model: specrt.Model, engine: Pat
         return Outcome(())
 
     plan = Plan((ONE,), (), 1, 2)
-    made = list(take_turns(measure(model, plan), plan, model, [entrant(engine)], 3, one))
+    made = list(take_turns(measure(model, plan), plan, model, [entrant(engine)], 3, run=one))
     assert [job["threads"] for job in jobs] == [3]
     assert made[-1]["error"] == "it gave no answer"
 
@@ -390,6 +423,37 @@ def test_a_peer_that_hangs_does_not_keep_the_others_waiting(
     ]
 
 
+MORE = tuple(Prompt(f"{kind}{i}", kind, "the model") for kind in ("x", "y", "z") for i in (1, 2))
+
+
+def test_a_slow_peer_has_answered_some_of_each_kind(model: specrt.Model, engine: Path) -> None:
+    made = run(model, Plan(MORE, (), 1, 2), entrant(engine, "slow"), seconds=3.0)
+    assert [r["prompt"] for r in made if r["drafter"] == "fake"] == ["x1", "y1", "z1"]
+
+
+def test_a_peer_has_its_time_for_all_rounds_together(model: specrt.Model, engine: Path) -> None:
+    made = run(model, Plan((ONE,), (), 4, 2), entrant(engine, "slow"), seconds=2.0)
+    assert [r["repeat"] for r in made if r["drafter"] == "fake"] == [0, 1]
+
+
+def test_the_summary_tells_how_many_of_the_planned_questions_were_answered(
+    model: specrt.Model, engine: Path
+) -> None:
+    two = entrant(engine, "slow"), entrant(engine, "stuck", "stuck")
+    made = run(model, Plan(MORE, (), 1, 2), *two, seconds=2.0)
+    summary = summarise(made)
+    counts = {
+        name: [of["all"][figure] for figure in ("runs", "failed", "planned")]
+        for name, of in summary.items()
+    }
+    assert counts == {"none": [6, 0, 6], "fake": [2, 0, 6], "stuck": [2, 1, 6]}
+    titles, cells = header(SPEED, summary), rows(SPEED, summary)
+    answered = [row[titles.index("answered")] for row in cells if row[1] == "all"]
+    assert answered == ["-", "2 of 6", "1 of 6"]
+    told = [line for line in lines(made, two) if "asked" in line]
+    assert told == ["fake: asked 2 of 6 questions", "stuck: asked 2 of 6 questions"]
+
+
 def test_rounds_of_specrt_and_of_peers_alternate(model: specrt.Model, engine: Path) -> None:
     two = entrant(engine, name="x"), entrant(engine, name="y")
     made = run(model, Plan((ONE,), ("ngram",), 2, 2), *two)
@@ -414,7 +478,7 @@ def test_an_answer_that_cannot_be_read_is_an_error(
         return Outcome(({"id": "a", **told},))
 
     plan = Plan((ONE,), (), 1, 2)
-    made = list(take_turns(measure(model, plan), plan, model, [entrant(engine)], 1, one))
+    made = list(take_turns(measure(model, plan), plan, model, [entrant(engine)], 1, run=one))
     assert made[-1]["error"].startswith("it gave an answer that cannot be read: ")
 
 
@@ -485,6 +549,16 @@ def test_peers_stand_in_one_table_with_specrt(
     assert [line.split()[0] for line in done.out.splitlines() if " chat " in line][:4] == [*summary]
 
 
+def test_the_document_tells_how_long_an_engine_may_answer(
+    specrt_run: Any, command: list[str | Path], peer: Peer, engine: Path
+) -> None:
+    peers = ["--peers", "fake", "--peer-model", f"fake={engine}", "--peer-seconds", "9"]
+    given = json.loads(specrt_run(*command, *peers).out.splitlines()[-1])
+    alone = json.loads(specrt_run(*command).out.splitlines()[-1])
+    assert given["options"]["peer_seconds"] == 9
+    assert given["options"].keys() - alone["options"].keys() == {"peer_seconds"}
+
+
 def test_a_gate_without_a_name_is_for_specrts_drafters(
     specrt_run: Any, command: list[str | Path], peer: Peer, tmp_path: Path
 ) -> None:
@@ -509,6 +583,8 @@ def test_without_its_peer_a_benchmark_goes_on(
     [
         (["--peers", "vllm"], "peer 'vllm' is unknown; choose onnxruntime-genai, llama.cpp"),
         (["--peer-model", "fake=x"], "--peer-model is for 'fake', which --peers does not name"),
+        (["--peer-seconds", "9"], "--peer-seconds is for engines, and there is none; name one"),
+        (["--peers", "fake", "--peer-seconds", "0"], "--peer-seconds is 0; give 1 or more"),
         (["--peers", "fake", "--peer-program", "python"], "'python' is not of the form llama.cpp="),
         (
             ["--peers", "fake", "--peer-model", f"fake={__file__}", "--temperature", "0.7"],

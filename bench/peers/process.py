@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from time import monotonic
 from typing import IO, Any
 
 WORKER = Path(__file__).with_name("worker.py")
-PATIENCE_S = 600.0  # without a word: a model's load, or one answer, on a slow machine
+PATIENCE_S = 600.0  # without a word: a model's load on a slow machine
 _POLL_S = 0.1
 
 
@@ -26,7 +26,9 @@ class Outcome:
 
 
 def run_worker(python: str, job: Mapping[str, Any], patience: float = PATIENCE_S) -> Outcome:
-    """Run worker.py in `python` with the job; end it when it says nothing for so many seconds."""
+    """Run worker.py in `python` with the job; end it when it does not load in so many seconds, or
+    when a question takes longer than the job's `longest_s`. That question is an error, and those
+    after it are told as not asked."""
     with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as log:
         given.write(json.dumps(job).encode())
         given.seek(0)
@@ -37,27 +39,41 @@ def run_worker(python: str, job: Mapping[str, Any], patience: float = PATIENCE_S
         except OSError as error:
             return Outcome((), f"{python} cannot be run: {error.strerror}")
         try:
-            ended = _wait(child, out, patience)
+            ended = _wait(child, out, patience, job["longest_s"])
         finally:
             _end(child)
         told, garbage = _objects(out)
         if not ended:
-            return Outcome(told, f"it said nothing for {patience:g} s and was ended")
+            limit = job["longest_s"] if told else patience
+            error = f"it said nothing for {limit:g} s and was ended"
+            return Outcome((*told, *_given_up(told, job, error)), error)
         if child.returncode:
             return Outcome(told, f"{_ending(child.returncode)}: {_last_line(log)}")
         return Outcome(told, f"it wrote {garbage!r}, which is no answer" if garbage else None)
 
 
-def _wait(child: "subprocess.Popen[bytes]", out: IO[bytes], patience: float) -> bool:
-    """Whether it ended by itself; False once `out` has not grown for `patience` seconds."""
+def _wait(child: "subprocess.Popen[bytes]", out: IO[bytes], first: float, then: float) -> bool:
+    """Whether it ended by itself; False once `out` has not grown for `first` seconds from the
+    start, or for `then` seconds after it has."""
     size, since = 0, monotonic()
-    while monotonic() - since < patience:
+    while monotonic() - since < (then if size else first):
         with suppress(subprocess.TimeoutExpired):
             child.wait(_POLL_S)
             return True
         if (now := os.fstat(out.fileno()).st_size) > size:
             size, since = now, monotonic()
     return False
+
+
+def _given_up(
+    told: Sequence[Mapping[str, Any]], job: Mapping[str, Any], error: str
+) -> Iterator[dict[str, Any]]:
+    """What is to be told of the question that a loaded worker was at, and of those after it."""
+    answered = {answer.get("id") for answer in told}
+    left = [prompt["id"] for prompt in job["prompts"] if prompt["id"] not in answered]
+    if told and left:
+        yield {"id": left[0], "error": error, "wall_s": job["longest_s"]}
+        yield {"unasked": left[1:]}
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:

@@ -4,11 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from specrt.bench.begin import BASELINE
 from specrt.bench.peers.known import Entrant
 
 
 def lines(records: Sequence[Mapping[str, Any]], entrants: Sequence[Entrant]) -> Iterator[str]:
-    """A line for each peer and mode, and one more if any of its records is an error."""
+    """A line for each peer and mode, and one more if any of its records is an error, or if it was
+    not asked all that plain decoding was."""
+    planned = sum(record["drafter"] == BASELINE for record in records)
     for entrant in entrants:
         runs = [record for record in records if record["drafter"] == entrant.name]
         loads = [run["load_s"] for run in runs if run["load_s"] is not None]
@@ -17,5 +20,7 @@ def lines(records: Sequence[Mapping[str, Any]], entrants: Sequence[Entrant]) -> 
         memory = f"{max(peaks):.0f} MB" if peaks else "unknown"
         version = next((f", version {run['version']}" for run in runs if run["version"]), "")
         yield f"{entrant.name}: {loaded}, peak memory {memory}, {entrant.model.name}{version}"
+        if len(runs) < planned:
+            yield f"{entrant.name}: asked {len(runs)} of {planned} questions"
         if errors := [run["error"] for run in runs if run["error"]]:
             yield f"{entrant.name}: {len(errors)} failed: {errors[0]}"

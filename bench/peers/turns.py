@@ -5,20 +5,22 @@ decoding wrote for them. What it tells becomes a record like specrt's own, so on
 both; what no peer tells is left at nothing.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from specrt.bench.begin import BASELINE
-from specrt.bench.latency import Plan, of_steps
+from specrt.bench.latency import Plan, of_steps, question
 from specrt.bench.peers.known import Entrant
 from specrt.bench.peers.process import Outcome, run_worker
 from specrt.runtime.text import TextStream
 from specrt.runtime.trace import Step, Trace
 
+SECONDS = 240  # for the questions of a peer's mode
 SPARE = 64  # entries of a cache beyond the longest prompt with its answer
 
 Record = dict[str, Any]
@@ -41,43 +43,50 @@ def take_turns(
     model: Any,
     entrants: Sequence[Entrant],
     threads: int,
+    *,
+    seconds: float = SECONDS,
     run: Run = run_worker,
 ) -> Iterator[Record]:
-    """specrt's own records with the peers' between its rounds. model: the bundle, loaded. A peer
-    whose process fails has an error in each record of that round, and is not started again."""
-    left = list(entrants)
+    """specrt's own records with the peers' between its rounds. model: the bundle, loaded. seconds:
+    for the questions of a peer's mode in all rounds, and for any one of them. A peer whose process
+    fails has an error in each record of that round; neither it nor one without time left is started
+    again."""
+    left, spent = list(entrants), defaultdict[Entrant, float](float)
     for repeat in range(plan.repeat):
         plain: dict[str, Record] = {}
         for record in islice(own, plan.runs // plan.repeat):
             if record["drafter"] == BASELINE:
                 plain[record["prompt"]] = record
             yield record
-        asked = questions(plan, plain, model) if left else []
-        for entrant in left[:]:
-            outcome = run(entrant.python, job(entrant, asked, threads))
+        asked, going_on = questions(plan, plain, model) if left else [], []
+        for entrant in left:
+            room = {"seconds": seconds - spent[entrant], "longest_s": seconds}
+            outcome = run(entrant.python, {**job(entrant, asked, threads), **room})
             yield from records(entrant, asked, repeat, outcome, model.tokenizer)
-            if outcome.error:
-                left.remove(entrant)
-        left = left[1:] + left[:1]  # none always runs first
+            spent[entrant] += sum(told.get("wall_s", 0.0) for told in outcome.told)
+            if not outcome.error and spent[entrant] <= seconds:
+                going_on.append(entrant)
+        left = going_on[1:] + going_on[:1]  # none always runs first
 
 
 def questions(plan: Plan, plain: Mapping[str, Record], model: Any) -> list[Asked]:
-    """What specrt was asked in a round. plain: its plain records by question."""
-    asked, by_prompt = [], iter(plain.values())
+    """What specrt was asked in a round, kinds taking turns: a peer that is not asked all has
+    answered some of each. plain: its plain records by question."""
+    kinds: dict[str, list[Asked]] = {}
     for prompt in plan.prompts:
-        messages: list[dict[str, str]] = []
-        for says in prompt.turns:
-            record = next(by_prompt)
-            messages = [*messages, {"role": "user", "content": says}]
-            count = record.get("tokens") or prompt.max_tokens or plan.max_tokens
-            ids = model.prompt_ids(messages=messages)
-            asked.append(Asked(record["prompt"], record["kind"], ids, count))
-            messages = [*messages, {"role": "assistant", "content": record["text"]}]
-    return asked
+        answers: list[str] = []
+        for _ in prompt.turns:
+            turn = question(plan, prompt, answers)
+            record = plain[turn.id]
+            ids = model.prompt_ids(messages=turn.messages)
+            count = record.get("tokens") or turn.max_tokens
+            kinds.setdefault(turn.kind, []).append(Asked(turn.id, turn.kind, ids, count))
+            answers.append(record["text"])
+    return [asked for turn in zip_longest(*kinds.values()) for asked in turn if asked]
 
 
 def job(entrant: Entrant, asked: Sequence[Asked], threads: int) -> dict[str, Any]:
-    """What worker.py reads."""
+    """What worker.py reads, but how long it may take."""
     return {
         "engine": str(entrant.peer.engine),
         "module": entrant.peer.module,
@@ -94,18 +103,21 @@ def job(entrant: Entrant, asked: Sequence[Asked], threads: int) -> dict[str, Any
 def records(
     entrant: Entrant, asked: Sequence[Asked], repeat: int, outcome: Outcome, tokenizer: Tokenizer
 ) -> Iterator[Record]:
-    """A record for each question, of an answer or an error."""
+    """A record for each question that was asked, of an answer or an error."""
+    unasked = {id for told in outcome.told for id in told.get("unasked", ())}
     answers = {told.get("id"): told for told in outcome.told}
     loaded: dict[str, Any] = next((told for told in outcome.told if "load_s" in told), {})
     missing = {"error": outcome.error or "it gave no answer"}
-    for question in asked:
-        told = answers.get(question.id, missing)
+    for one in asked:
+        if one.id in unasked:
+            continue
+        told = answers.get(one.id, missing)
         yield {
-            "prompt": question.id,
-            "kind": question.kind,
+            "prompt": one.id,
+            "kind": one.kind,
             "repeat": repeat,
             "drafter": entrant.name,
-            **_answer(told, entrant.name, question, tokenizer),
+            **_answer(told, entrant.name, one, tokenizer),
             "model": entrant.model.name,
             "version": told.get("version", loaded.get("version", "")),
             "import_s": loaded.get("import_s"),

@@ -12,7 +12,8 @@ beside it need the standard library only. An engine is a file with a function
     facts                               what the engine counted: drafted, accepted; pid and version
                                         where another process holds the model
 
-Results are lines of JSON on standard output: the engine's load, then an answer for each prompt.
+Results are lines of JSON on standard output: the engine's load, once it is warm, then an answer for
+each prompt. When answers have taken longer than job["seconds"] together, what is left is not asked.
 What the engine itself prints goes to standard error.
 """
 
@@ -46,22 +47,28 @@ def main() -> None:
 
 
 def work(job: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]) -> None:
-    """Load the engine, then tell each answer as soon as it is there."""
+    """Load the engine, then tell each answer as soon as it is there, while there is time."""
     start = perf_counter()
     module = importlib.import_module(job["module"]) if job["module"] else None
     imported = perf_counter()
     ask = load(job["engine"]).open(module, job)
     loaded = perf_counter()
-    version = str(getattr(module, "__version__", ""))
-    tell({"import_s": imported - start, "load_s": loaded - imported, "version": version})
     other = job["prompts"][0]["ids"][::-1]  # shares no beginning with a prompt that is timed
     answer(ask, other, WARMUP_TOKENS)
-    for prompt in job["prompts"]:
+    version = str(getattr(module, "__version__", ""))
+    tell({"import_s": imported - start, "load_s": loaded - imported, "version": version})
+    left, spent = list(job["prompts"]), 0.0
+    while left and spent <= job["seconds"]:
+        prompt, began = left.pop(0), perf_counter()
         try:
             found = answer(ask, prompt["ids"], prompt["count"])
         except Exception as error:  # one prompt too long, say: the others can be answered
-            found = {"error": f"{type(error).__name__}: {error}"}
+            message = f"{type(error).__name__}: {error}"
+            found = {"error": message, "wall_s": perf_counter() - began}
         tell({"id": prompt["id"], **found})
+        spent += found["wall_s"]
+    if left:
+        tell({"unasked": [prompt["id"] for prompt in left]})
 
 
 def answer(ask: Ask, ids: list[int], count: int) -> dict[str, Any]:

@@ -80,15 +80,16 @@ INLINE void tile(const uint8_t *unit, int blocks, const Group *group, float *out
   const int8_t *x = group->codes;
   const float *scale = group->scales, *sum = group->sums;
   const int32_t *start = group->start[kind]; /* NULL where there is a minimum */
-  Vector total[PARTS][GROUP];
+  Vector total[PARTS][GROUP], block[PARTS][GROUP]; /* all blocks so far; the runs of one so far */
 #pragma GCC unroll 4
   for (int p = 0; p < PARTS; p++)
 #pragma GCC unroll 16
-    for (int m = 0; m < rows; m++) total[p][m] = v_all(0.0f);
+    for (int m = 0; m < rows; m++) total[p][m] = block[p][m] = v_all(0.0f);
   for (int b = 0; b < blocks; b += unit_runs(kind) / runs, unit += unit_bytes(kind)) {
     const uint8_t *scales = unit + code_bytes(kind);
-#pragma GCC unroll 4
+#pragma GCC unroll 2 /* no further: gcc loads ahead what rows share, until registers run out */
     for (int run = 0; run < unit_runs(kind); run++) {
+      const int last = run % runs == runs - 1; /* of a block */
       const uint8_t *lines = unit + run * run_bytes(kind);
       if (run * 64 < unit_bytes(kind) - code_bytes(kind)) prefetch(scales + run * 64);
 #pragma GCC unroll 4
@@ -98,8 +99,9 @@ INLINE void tile(const uint8_t *unit, int blocks, const Group *group, float *out
         Vector step = scales_of(scales, kind, run, p);
 #pragma GCC unroll 16
         for (int m = 0; m < rows; m++) {
-          Vector both = v_mul(step, v_all(scale[m]));
-          total[p][m] = v_add(total[p][m], v_mul(v_float(sums[m]), both));
+          Vector part = v_mul(v_float(sums[m]), step);
+          block[p][m] = run % runs ? v_add(block[p][m], part) : part;
+          if (last) total[p][m] = v_add(total[p][m], v_mul(block[p][m], v_all(scale[m])));
         }
         if (has_minimum(kind)) {
           Vector minimum = minimums_of(scales, kind, run, p);
@@ -109,7 +111,7 @@ INLINE void tile(const uint8_t *unit, int blocks, const Group *group, float *out
         }
       }
       if (!has_minimum(kind)) start += rows;
-      if (run % runs != runs - 1) continue;
+      if (!last) continue;
       x += rows * BLOCK; /* the next block's */
       scale += rows;
       sum += rows;

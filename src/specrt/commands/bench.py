@@ -53,6 +53,8 @@ def add(commands: Any) -> None:
     add("--peer-program", type=_pair, metavar="P=PATH", action="append", default=[], help=help)
     help = "what it loads (the GGUF file that the bundle was made from)"
     add("--peer-model", type=_pair, metavar="P=PATH", action="append", default=[], help=help)
+    help = "how long an engine may answer in each of its modes (240)"
+    add("--peer-seconds", type=int, metavar="N", help=help)
     add("--json", type=Path, metavar="FILE", help="write the JSON object to a file as well")
     add("--html", type=Path, metavar="FILE", help="write a page with plots (extra: bench)")
     help = "exit with 1 unless it holds; may be given again"
@@ -65,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     from specrt.bench.latency import Plan, document, measure
     from specrt.bench.peers.known import enlist, require_comparable
     from specrt.bench.peers.told import lines
-    from specrt.bench.peers.turns import take_turns
+    from specrt.bench.peers.turns import SECONDS, take_turns
     from specrt.bench.report import SPEED, STEPS, around, header, last_line, rows
     from specrt.bench.suite import load_suites
     from specrt.console import progress, say, table
@@ -85,6 +87,13 @@ def run(args: argparse.Namespace) -> int:
         raise RequestError("--gate is for drafters, and there is none; name one with --drafters")
     for lack in unmet(args.gate, plan.methods, plan.kinds):
         raise RequestError(f"--gate names {lack}")
+    if args.peer_seconds is not None and not args.peers:
+        raise RequestError(
+            "--peer-seconds is for engines, and there is none; name one with --peers"
+        )
+    seconds = SECONDS if args.peer_seconds is None else args.peer_seconds
+    if seconds < 1:
+        raise RequestError(f"--peer-seconds is {seconds}; give 1 or more")
     if args.html:
         page.require_plots()
     with ExitStack() as stack:
@@ -102,10 +111,13 @@ def run(args: argparse.Namespace) -> int:
         with progress() as show:
             show("measure", 0, runs)
             own = measure(model, plan, found.meter)
-            for record in take_turns(own, plan, model, field.entrants, threads):
+            took = take_turns(own, plan, model, field.entrants, threads, seconds=seconds)
+            for record in took:
                 records.append(record)
                 show("measure", len(records), runs)
         result = document(found, plan, records)
+        if field.entrants:
+            result["options"]["peer_seconds"] = seconds
         for columns in (SPEED, STEPS):
             table(header(columns, result["summary"]), rows(columns, result["summary"]))
             print()
