@@ -90,11 +90,11 @@ def _others(documents: Iterable[Document]) -> str:
     options = [document["options"] for document in documents]
     most = max(of["max_tokens"] for of in options)
     seconds = max(of.get("peer_seconds") or 0 for of in options)
-    bound = f", in which a mode had {seconds:g} s for all" if seconds else ""
+    bound = f", each mode having {seconds:g} s for all" if seconds else ""
     return (
         f"Other engines on the same questions, up to {most} tokens, in processes of their own that "
-        f"took turns ([what is the same and what is not](docs/peers.md)); *answered*: of how many "
-        f"questions its figures are{bound}:"
+        "took turns ([what is the same and what is not](docs/peers.md)); *answered*: of how many "
+        f"questions the figures are{bound}:"
     )
 
 

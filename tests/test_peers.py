@@ -432,8 +432,20 @@ def test_a_slow_peer_has_answered_some_of_each_kind(model: specrt.Model, engine:
 
 
 def test_a_peer_has_its_time_for_all_rounds_together(model: specrt.Model, engine: Path) -> None:
-    made = run(model, Plan((ONE,), (), 4, 2), entrant(engine, "slow"), seconds=2.0)
-    assert [r["repeat"] for r in made if r["drafter"] == "fake"] == [0, 1]
+    started: list[float] = []
+
+    def one(python: str, job: Mapping[str, Any]) -> Outcome:
+        started.append(job["seconds"])
+        return run_worker(python, job)
+
+    plan = Plan((ONE, TWO), (), 3, 2)
+    own, peers = measure(model, plan), [entrant(engine, "slow")]  # 1.2 s each
+    made = list(take_turns(own, plan, model, peers, 1, seconds=3.0, run=one))
+    asked = [(r["repeat"], r["prompt"]) for r in made if r["drafter"] == "fake"]
+    assert asked == [(0, "a"), (0, "b"), (1, "a")]
+    assert len(started) == 2
+    assert started[0] == 3.0
+    assert 0 < started[1] < 1
 
 
 def test_the_summary_tells_how_many_of_the_planned_questions_were_answered(
