@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from specrt.bench.readme import BEGIN, END
 from specrt.cli import main, parser
 
 ROOT = Path(__file__).parents[1]
@@ -51,6 +52,12 @@ def test_the_python_of_the_readme_runs(
 ) -> None:
     exec(compile(code.replace(f'"{BUNDLE}"', repr(str(tiny_bundle))), "README.md", "exec"), {})
     assert " length " in capsys.readouterr().out
+
+
+def test_no_table_of_the_readme_stands_outside_of_the_marks() -> None:
+    before, _, rest = README.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    assert [line for line in (before + after).splitlines() if line.startswith("|")] == []
 
 
 def test_the_continuous_checks_run_the_readmes_test_command() -> None:
