@@ -121,11 +121,8 @@ def breakeven(document: Document) -> Markup:
             told = {int(n): 100 * share for n, share in shares.items() if share is not None}
             label = _short(name) + ("" if told else ": never")
             _line(axes, list(told), list(told.values()), shade[name], label)
-        axes.set_ylim(0, 100)
-        axes.set_xlabel("tokens drafted in a step")
-        axes.set_ylabel("% that must be right")
-        axes.grid()
-        figure.legend(loc="outside upper left", ncols=3)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _per_cent(axes, "tokens drafted in a step", "% that must be right")
 
     return _svg("breakeven", "Break-even acceptance by the number of drafted tokens", draw)
 
@@ -140,12 +137,8 @@ def acceptance(document: Document) -> Markup:
             shares = [100 * share for share in works["all"]["accepted_at"]]
             if shares:
                 _line(axes, range(1, len(shares) + 1), shares, shade[name], _short(name))
-        axes.set_ylim(0, 100)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_xlabel("depth of the draft")
-        axes.set_ylabel("% accepted so deep")
-        axes.grid()
-        figure.legend(loc="outside upper left", ncols=3)
+        _per_cent(axes, "depth of the draft", "% accepted so deep")
 
     return _svg("acceptance", "Acceptance by depth of the draft", draw)
 
@@ -167,11 +160,7 @@ def latency(document: Document) -> Markup:
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_ylim(0, 100)
-        axes.set_xlabel("milliseconds a token")
-        axes.set_ylabel("% of tokens within")
-        axes.grid()
-        figure.legend(loc="outside upper left", ncols=3)
+        _per_cent(axes, "milliseconds a token", "% of tokens within")
 
     return _svg("latency", "Distribution of the time a token takes", draw)
 
@@ -218,6 +207,15 @@ def timeline(document: Document, record: Mapping[str, Any], number: int) -> Mark
 
 def _line(axes: Axes, x: Sequence[int], y: Sequence[float], shade: str, label: str) -> None:
     axes.plot(x, y, color=shade, label=label, marker="o", markersize=3)
+
+
+def _per_cent(axes: Axes, x: str, y: str) -> None:
+    """The frame of lines that go from 0 to 100, with their names above."""
+    axes.set_ylim(0, 100)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid()
+    axes.figure.legend(loc="outside upper left", ncols=3)
 
 
 def _of(values: Sequence[Any], chosen: Sequence[bool]) -> list[Any]:
