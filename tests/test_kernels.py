@@ -1,0 +1,38 @@
+"""What the measurement of kernels says of a graph."""
+
+from pathlib import Path
+
+import pytest
+from onnx import TensorProto, helper, save
+
+from specrt.bench.kernels import read_in_a_step
+
+SIZES = {"table": 1000, "rotations": 100, "layer": 10, "head": 1}
+
+
+def graph(path: Path, head: str) -> Path:
+    """A table that is looked up, a layer with rotations, and a head that may be the table."""
+    nodes = [
+        helper.make_node("Embedding", ["ids", "table"], ["rows"], domain="specrt"),
+        helper.make_node("MatMul", ["rows", "layer"], ["qkv"], domain="specrt"),
+        helper.make_node("Attention", ["qkv", "rotations"], ["heads"], domain="specrt"),
+        helper.make_node("MatMul", ["heads", head], ["logits"], domain="specrt"),
+    ]
+    constants = []
+    for name, size in SIZES.items():
+        if name == "head" != head:
+            continue
+        tensor = TensorProto(name=name, data_type=TensorProto.UINT8, dims=[size])
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", "data"), ("length", str(size))):
+            tensor.external_data.add(key=key, value=value)
+        constants.append(tensor)
+    save(helper.make_model(helper.make_graph(nodes, "made", [], [], constants)), path)
+    return path
+
+
+@pytest.mark.parametrize(("head", "read"), [("head", 11), ("table", 1010)])
+def test_a_step_reads_a_table_whole_only_as_a_tied_head(
+    tmp_path: Path, head: str, read: int
+) -> None:
+    assert read_in_a_step(graph(tmp_path / "model.onnx", head)) == read
