@@ -20,8 +20,6 @@ def graph(path: Path, head: str) -> Path:
     ]
     constants = []
     for name, size in SIZES.items():
-        if name == "head" != head:
-            continue
         tensor = TensorProto(name=name, data_type=TensorProto.UINT8, dims=[size])
         tensor.data_location = TensorProto.EXTERNAL
         for key, value in (("location", "data"), ("length", str(size))):
