@@ -175,7 +175,7 @@ def _figures(runs: Sequence[Record], plain: Sequence[Record]) -> dict[str, Any]:
         "answer_tokens_per_s": quartiles([run["answer_tokens_per_s"] for run in timed]),
         "ttft_s": quartiles([run["ttft_s"] for run in done]),
         **percentiles(step_ms, step_tokens),
-        "acceptance_rate": sum(run["accepted"] for run in done) / drafted if drafted else 0.0,
+        "acceptance_rate": sum(run["accepted"] for run in done) / drafted if drafted else None,
         "accepted_at": accepted_at(done),
         "tokens_per_step": sum(run["tokens"] for run in done) / steps if steps else 0.0,
         "shares": shares(done),
@@ -256,7 +256,7 @@ SPEED: tuple[Column, ...] = (
 STEPS: tuple[Column, ...] = (
     ("token ms p50/p95/p99", _latency),
     ("tokens/step", lambda figures: f"{figures['tokens_per_step']:.2f}"),
-    ("accepted", lambda figures: f"{figures['acceptance_rate']:.0%}"),
+    ("accepted", _or_dash("acceptance_rate", lambda rate: f"{rate:.0%}")),
     (f"% at depth 1-{DEPTHS}", _depths),
     (f"time % {'/'.join(PARTS)}", _or_dash("shares", _parts)),
     ("J/token", _or_dash("joules_per_token", lambda joules: f"{joules:.2f}")),

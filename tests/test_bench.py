@@ -547,6 +547,12 @@ def test_figures_are_given_for_all_work_and_for_each_kind() -> None:
     assert speeds == {"all": 20.0, "chat": 10.0, "code": 30.0}
 
 
+def test_where_nothing_was_drafted_there_is_no_rate_of_acceptance() -> None:
+    summary = summarise([record("none", "a", 10.0, drafted=0, accepted=0)])
+    assert summary["none"]["all"]["acceptance_rate"] is None
+    assert "accepted" not in header(STEPS, summary)
+
+
 def test_acceptance_and_identity_are_sums_over_the_runs() -> None:
     made = [record("x", "a", 1.0), record("x", "b", 1.0, drafted=0, accepted=0, identical=False)]
     figures = summarise(made)["x"]["all"]
