@@ -45,8 +45,8 @@ def run_worker(python: str, job: Mapping[str, Any], patience: float = PATIENCE_S
         told, garbage = _objects(out)
         if not ended:
             limit = job["longest_s"] if told else patience
-            error = f"it said nothing for {limit:g} s and was ended"
-            return Outcome((*told, *_given_up(told, job, error)), error)
+            why = f"it said nothing for {limit:g} s and was ended"
+            return Outcome((*told, *_given_up(told, job, why)), why)
         if child.returncode:
             return Outcome(told, f"{_ending(child.returncode)}: {_last_line(log)}")
         return Outcome(told, f"it wrote {garbage!r}, which is no answer" if garbage else None)
