@@ -345,8 +345,12 @@ INLINE void append_codes(const Attention *a, const Sequence *s, size_t before, s
   }
   memcpy(key, value, (size_t)a->head_dim * sizeof *key);
   uint8_t *values = (uint8_t *)s->values + (before + entry) * value_bytes(a);
-  float scale = round_numbers(key, (int)(blocks * BLOCK), (int8_t *)values, NULL);
-  for (size_t i = 0; i < blocks * BLOCK; i++) values[i] ^= (uint8_t)zero_code(EIGHT);
+  float inverse, scale = scale_of(key, (int)(blocks * BLOCK), &inverse);
+  for (size_t i = 0; i < blocks * BLOCK; i += LANES) {
+    int8_t codes[LANES] = {0};
+    if (scale == scale) round_lanes(key + i, inverse, codes);
+    for (size_t j = 0; j < LANES; j++) values[i + j] = (uint8_t)(codes[j] ^ zero_code(EIGHT));
+  }
   memcpy(values + blocks * BLOCK, &scale, 4);
 }
 

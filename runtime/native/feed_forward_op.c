@@ -27,19 +27,14 @@ typedef struct {
   int activation, step;
 } Call;
 
-/* Up to 32 columns of the gate or of up, from a tile on. out: (rows, 32) */
+/* 32 columns of the gate or of up, from a tile on, of which the first `columns` are there. out:
+ * (rows, 32) */
 static void half_block(const Call *call, const Matrix *matrix, int tile, int columns,
                        const float *bias, Span at, float *out) {
-  float result[MAX_GROUP * TILE];
-  for (int first = 0; first < columns; first += TILE, tile++) {
-    const int n = columns - first < TILE ? columns - first : TILE;
-    multiply_tile(&call->in, matrix, tile, at, result);
-    for (int row = 0; row < at.rows; row++)
-      for (int i = 0; i < n; i++) {
-        float value = result[row * TILE + i];
-        out[row * BLOCK + first + i] = bias ? value + bias[first + i] : value;
-      }
-  }
+  for (int first = 0; first < columns; first += TILE, tile++)
+    multiply_tile(&call->in, matrix, tile, at, out + first, BLOCK);
+  for (int row = 0; bias && row < at.rows; row++)
+    for (int i = 0; i < columns; i++) out[row * BLOCK + i] += bias[i];
 }
 
 static void one_block(const Call *call, int block) {
@@ -53,11 +48,13 @@ static void one_block(const Call *call, int block) {
     Span at = span(&call->between, g);
     half_block(call, call->gate, tile, columns, gate_bias, at, gate);
     half_block(call, call->up, call->up_tile + tile, columns, up_bias, at, up);
-    for (int row = 0; row < at.rows; row++) {
+    const int whole = columns == BLOCK, n = whole ? at.rows * BLOCK : columns;
+    for (int row = 0; columns > 0 && row < (whole ? 1 : at.rows); row++) {
       float *part = gate + row * BLOCK;
-      if (columns > 0) path()->gate(part, up + row * BLOCK, part, columns, call->activation);
-      round_into(&call->between, at, row, block, part, left);
+      path()->gate(part, up + row * BLOCK, part, n, call->activation);
     }
+    for (int row = 0; row < at.rows; row++)
+      round_into(&call->between, at, row, block, gate + row * BLOCK, left);
   }
 }
 
@@ -76,7 +73,7 @@ static void down_tiles(void *argument, size_t index) {
 }
 
 static size_t tasks_of(Call *call, int count, size_t bytes, double products) {
-  call->step = pieces_of_task(count, bytes, products);
+  call->step = pieces_of_task(count, product_time(bytes, products));
   return (size_t)((count + call->step - 1) / call->step);
 }
 

@@ -66,8 +66,9 @@ static OrtStatus *compute(const void *state, OrtKernelContext *context) {
     part->bias = bias.data ? (const float *)bias.data + column : NULL;
     part->out = (float *)out + column;
     part->tiles = (matrix->rows + TILE - 1) / TILE;
-    size_t bytes = tile_bytes(matrix->kind, weights.blocks);
-    part->step = pieces_of_task(part->tiles, bytes, (double)rows.count * weights.blocks * BLOCK * TILE);
+    const double products = (double)rows.count * weights.blocks * BLOCK * TILE;
+    const double each = product_time(tile_bytes(matrix->kind, weights.blocks), products);
+    part->step = pieces_of_task(part->tiles, each);
     tasks += (size_t)((part->tiles + part->step - 1) / part->step);
     column += matrix->rows;
   }

@@ -26,8 +26,9 @@ typedef struct {
 typedef struct {
   const char *name;
   int group; /* most rows of a tile call */
-  /* One tile times a group: out (rows, 16). By kind and number of rows. */
-  void (*tile[KINDS][MAX_GROUP + 1])(const uint8_t *tile, int blocks, const Group *, float *out);
+  /* One tile times a group: out (rows, 16), rows `stride` apart. By kind and number of rows. */
+  void (*tile[KINDS][MAX_GROUP + 1])(const uint8_t *tile, int blocks, const Group *, float *out,
+                                     size_t stride);
   /* 32 values -> codes; the scale, NaN if a value is not finite; the sum of the codes' halves. */
   void (*round)(const float *x, int8_t *codes, float *scale, int32_t sums[2]);
   void (*gate)(const float *gate, const float *up, float *out, int n, int activation);

@@ -30,6 +30,19 @@ INLINE void v_store_half(void *to, Vector v) {
   _mm256_storeu_si256(to, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
 }
 
+/* Bits without the sign, which order as the magnitudes do; the nearest integers, ties to even. */
+INLINE Ints i_magnitude(Vector v) {
+  return _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(INT32_MAX));
+}
+INLINE Ints i_nearest(Vector v) { return _mm512_cvtps_epi32(v); }
+INLINE Ints i_add(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
+INLINE Ints i_larger(Ints a, Ints b) { return _mm512_max_epi32(a, b); }
+INLINE int32_t i_sum(Ints v) { return _mm512_reduce_add_epi32(v); }
+INLINE int32_t i_largest(Ints v) { return _mm512_reduce_max_epi32(v); }
+INLINE void i_store_low(int8_t *to, Ints v) {
+  _mm_storeu_si128((void *)to, _mm512_cvtepi32_epi8(v));
+}
+
 INLINE Ints i_load(const uint8_t *x) { return _mm512_loadu_si512(x); }
 INLINE Ints i_all(int32_t x) { return _mm512_set1_epi32(x); }
 INLINE Ints i_four(const int8_t *x) { /* four bytes, again and again */

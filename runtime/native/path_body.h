@@ -3,7 +3,8 @@
  * Before it a path defines GROUP, the most rows of a tile call; PARTS, how many vectors hold 16
  * floats; WIDEST, how many times 16 floats attention sums at a time; the types Vector and Ints of
  * 16 / PARTS floats or int32; v_load, v_store, v_load_half, v_store_half (float16), v_load_bytes (not
- * signed), v_all, v_add, v_sub, v_mul, v_float (of Ints); and `dot`:
+ * signed), v_all, v_add, v_sub, v_mul, v_float (of Ints); i_all, i_add, i_magnitude, i_nearest (of a
+ * Vector), i_larger, i_sum, i_largest, i_store_low (a byte of each); and `dot`:
  *
  *   dot(lines, x, start, kind, rows, sums): sums[m] = the product of row m of x, rows 32 apart, with
  *   a run's weights less their zero code. lines: the part's bytes of the run's lines, 64 apart, each
@@ -55,8 +56,40 @@ INLINE V16 v16_add_scaled(V16 acc, V16 x, float scale) {
   return acc;
 }
 
+/* The scale of n numbers, a multiple of 16, as codes, and its inverse; NaN and 0 if one is not
+ * finite. */
+INLINE float scale_of(const float *x, int n, float *inverse) {
+  Ints top = i_all(0);
+  for (int i = 0; i < n; i += WIDTH) top = i_larger(top, i_magnitude(v_load(x + i)));
+  const int32_t bits = i_largest(top);
+  float magnitude;
+  memcpy(&magnitude, &bits, sizeof magnitude);
+  const int finite = bits < 0x7f800000;
+  *inverse = finite && magnitude > 1e-30f ? 127.0f / magnitude : 0.0f;
+  return finite ? magnitude * (1.0f / 127.0f) : NAN;
+}
+
+/* 16 finite numbers times inverse, to codes; their sum. */
+INLINE int32_t round_lanes(const float *x, float inverse, int8_t *codes) {
+  Ints sum = i_all(0);
+  for (int i = 0; i < LANES; i += WIDTH) {
+    Ints nearest = i_nearest(v_mul(v_load(x + i), v_all(inverse)));
+    i_store_low(codes + i, nearest);
+    sum = i_add(sum, nearest);
+  }
+  return i_sum(sum);
+}
+
 static void round_block(const float *x, int8_t *codes, float *scale, int32_t sums[2]) {
-  *scale = round_numbers(x, BLOCK, codes, sums);
+  float inverse;
+  *scale = scale_of(x, BLOCK, &inverse);
+  sums[0] = sums[1] = 0;
+  if (*scale != *scale) {
+    memset(codes, 0, BLOCK);
+    return;
+  }
+  for (int half = 0; half < 2; half++)
+    sums[half] = round_lanes(x + half * LANES, inverse, codes + half * LANES);
 }
 
 #include "attend.h"
@@ -74,8 +107,8 @@ INLINE Vector minimums_of(const uint8_t *scales, int kind, int run, int p) {
   return v_mul(v_load_bytes(scales + (8 + run) * TILE + WIDTH * p), by);
 }
 
-INLINE void tile(const uint8_t *unit, int blocks, const Group *group, float *out, int kind,
-                 int rows) {
+INLINE void tile(const uint8_t *unit, int blocks, const Group *group, float *out, size_t stride,
+                 int kind, int rows) {
   const int columns = run_columns(kind), runs = BLOCK / columns; /* of a block */
   const int8_t *x = group->codes;
   const float *scale = group->scales, *sum = group->sums;
@@ -120,13 +153,14 @@ INLINE void tile(const uint8_t *unit, int blocks, const Group *group, float *out
 #pragma GCC unroll 4
   for (int p = 0; p < PARTS; p++)
 #pragma GCC unroll 16
-    for (int m = 0; m < rows; m++) v_store(out + m * TILE + p * WIDTH, total[p][m]);
+    for (int m = 0; m < rows; m++) v_store(out + (size_t)m * stride + p * WIDTH, total[p][m]);
 }
 
 /* A tile function for each kind and number of rows, so that their loops unroll. */
 #define TILE_OF(KIND, ROWS) \
-  static void tile_##KIND##_##ROWS(const uint8_t *codes, int blocks, const Group *g, float *out) { \
-    tile(codes, blocks, g, out, KIND, ROWS); \
+  static void tile_##KIND##_##ROWS(const uint8_t *codes, int blocks, const Group *g, float *out, \
+                                   size_t stride) { \
+    tile(codes, blocks, g, out, stride, KIND, ROWS); \
   }
 #define TILES_1_TO_4(KIND) TILE_OF(KIND, 1) TILE_OF(KIND, 2) TILE_OF(KIND, 3) TILE_OF(KIND, 4)
 #define NAMES_1_TO_4(KIND) tile_##KIND##_1, tile_##KIND##_2, tile_##KIND##_3, tile_##KIND##_4
@@ -158,7 +192,8 @@ static void norm(const float *x, const float *update, const float *weight, float
 #define PATH(NAME) \
   { \
     .name = NAME, .group = GROUP, \
-    .tile = {NAMES(FOUR), NAMES(FOUR_MINIMUM), NAMES(EIGHT), NAMES(SIX), NAMES(FOUR_K)}, .round = round_block, .gate = gate, .norm = norm, .append = append, .attend = attend, \
+    .tile = {NAMES(FOUR), NAMES(FOUR_MINIMUM), NAMES(EIGHT), NAMES(SIX), NAMES(FOUR_K)}, \
+    .round = round_block, .gate = gate, .norm = norm, .append = append, .attend = attend, \
   }
 
 #endif

@@ -30,6 +30,42 @@ INLINE Vector v_add(Vector a, Vector b) { return a + b; }
 INLINE Vector v_sub(Vector a, Vector b) { return a - b; }
 INLINE Vector v_mul(Vector a, Vector b) { return a * b; }
 
+INLINE Ints i_all(int32_t x) { return x + (Ints){0}; }
+/* Bits without the sign, which order as the magnitudes do; the nearest integers, ties to even. */
+INLINE Ints i_magnitude(Vector v) {
+  Ints bits;
+  memcpy(&bits, &v, sizeof v);
+  return bits & INT32_MAX;
+}
+INLINE Ints i_nearest(Vector v) {
+  Vector shifted = v + 12582912.0f; /* 1.5 * 2^23: the integer is in the last bits of the sum */
+  Ints bits;
+  memcpy(&bits, &shifted, sizeof bits);
+  return bits - 0x4b400000;
+}
+INLINE Ints i_add(Ints a, Ints b) { return a + b; }
+INLINE Ints i_larger(Ints a, Ints b) { /* of two that are not negative */
+  Ints more = a - b;
+  return a - (more & (more >> 31));
+}
+INLINE int32_t i_sum(Ints v) {
+  int32_t values[LANES / PARTS], sum = 0;
+  memcpy(values, &v, sizeof v);
+  for (int i = 0; i < LANES / PARTS; i++) sum += values[i];
+  return sum;
+}
+INLINE int32_t i_largest(Ints v) {
+  int32_t values[LANES / PARTS], largest = 0;
+  memcpy(values, &v, sizeof v);
+  for (int i = 0; i < LANES / PARTS; i++) largest = values[i] > largest ? values[i] : largest;
+  return largest;
+}
+INLINE void i_store_low(int8_t *to, Ints v) {
+  int32_t values[LANES / PARTS];
+  memcpy(values, &v, sizeof v);
+  for (int i = 0; i < LANES / PARTS; i++) to[i] = (int8_t)values[i];
+}
+
 INLINE Vector v_load_half(const void *x) {
   float values[LANES / PARTS];
   for (int i = 0; i < LANES / PARTS; i++) values[i] = half_at(x, i);

@@ -49,31 +49,39 @@ void round_into(const Panel *panel, Span at, int row, int block, const float *x,
 typedef struct {
   const Panel *panel;
   const Rows *rows;
+  int step, tasks; /* rows of a task, and tasks of a group */
 } Rounding;
 
-static void round_group(void *argument, size_t index) {
-  const Rounding *rounding = argument;
-  const Panel *panel = rounding->panel;
-  Span at = span(panel, (int)index);
-  const Rows *rows = rounding->rows;
-  for (int row = 0; row < at.rows; row++) {
-    const size_t first = (size_t)(at.first + row) * (size_t)panel->cols;
-    const float *x = rows->x + first;
-    if (rows->weight) {
-      path()->norm(x, rows->update ? rows->update + first : NULL, rows->weight, rows->epsilon,
-                   panel->cols, rows->total ? rows->total + first : NULL, panel->normed + first);
-      x = panel->normed + first;
-    }
-    for (int b = 0; b < panel->blocks; b++)
-      round_into(panel, at, row, b, x + b * BLOCK, panel->cols - b * BLOCK);
+static void round_row(const Panel *panel, const Rows *rows, Span at, int row) {
+  const size_t first = (size_t)(at.first + row) * (size_t)panel->cols;
+  const float *x = rows->x + first;
+  if (rows->weight) {
+    path()->norm(x, rows->update ? rows->update + first : NULL, rows->weight, rows->epsilon,
+                 panel->cols, rows->total ? rows->total + first : NULL, panel->normed + first);
+    x = panel->normed + first;
   }
+  for (int b = 0; b < panel->blocks; b++)
+    round_into(panel, at, row, b, x + b * BLOCK, panel->cols - b * BLOCK);
+}
+
+/* As many rows of each group as make a task. */
+static void round_some(void *argument, size_t index) {
+  const Rounding *rounding = argument;
+  const Span at = span(rounding->panel, (int)index / rounding->tasks);
+  const int first = (int)index % rounding->tasks * rounding->step, last = first + rounding->step;
+  for (int row = first; row < last && row < at.rows; row++)
+    round_row(rounding->panel, rounding->rows, at, row);
 }
 
 void round_rows(const OrtKernelContext *context, const Panel *panel, const Rows *rows) {
-  parallel_for(context, round_group, (size_t)panel->groups, &(Rounding){panel, rows});
+  const int most = panel->base + !!panel->extra; /* rows of a group */
+  Rounding rounding = {panel, rows, pieces_of_task(most, panel->cols / 1e3), 0};
+  rounding.tasks = (most + rounding.step - 1) / rounding.step;
+  parallel_for(context, round_some, (size_t)panel->groups * (size_t)rounding.tasks, &rounding);
 }
 
-void multiply_tile(const Panel *panel, const Matrix *matrix, int tile, Span at, float *out) {
+void multiply_tile(const Panel *panel, const Matrix *matrix, int tile, Span at, float *out,
+                   size_t stride) {
   const size_t bytes = tile_bytes(matrix->kind, panel->blocks);
   const size_t first = (size_t)at.first * (size_t)panel->blocks;
   const int32_t *four = panel->starts_four + first, *eight = panel->starts_eight + first;
@@ -84,29 +92,33 @@ void multiply_tile(const Panel *panel, const Matrix *matrix, int tile, Span at, 
       .sums = panel->sums + first,
       .start = {four, NULL, eight, panel->starts_six + 2 * first, NULL},
   };
-  path()->tile[matrix->kind][at.rows](matrix->tiles + (size_t)tile * bytes, panel->blocks, &group, out);
+  const uint8_t *codes = matrix->tiles + (size_t)tile * bytes;
+  path()->tile[matrix->kind][at.rows](codes, panel->blocks, &group, out, stride);
 }
 
 void multiply_all(const Panel *panel, const Matrix *matrix, int tile, const float *bias, float *out,
                   int width) {
-  const int left = matrix->rows - tile * TILE, n = left < TILE ? left : TILE;
-  float result[MAX_GROUP * TILE];
+  const int left = matrix->rows - tile * TILE, whole = left >= TILE;
+  const size_t stride = whole ? (size_t)width : TILE;
+  float part[MAX_GROUP * TILE];
   for (int g = 0; g < panel->groups; g++) {
     Span at = span(panel, g);
-    multiply_tile(panel, matrix, tile, at, result);
-    for (int row = 0; row < at.rows; row++) {
-      float *to = out + (size_t)(at.first + row) * (size_t)width + (size_t)tile * TILE;
-      if (bias)
-        for (int i = 0; i < n; i++) to[i] = result[row * TILE + i] + bias[tile * TILE + i];
-      else
-        memcpy(to, result + row * TILE, (size_t)n * sizeof *to);
-    }
+    float *to = out + (size_t)at.first * (size_t)width + (size_t)tile * TILE;
+    float *result = whole ? to : part;
+    multiply_tile(panel, matrix, tile, at, result, stride);
+    if (whole && !bias) continue;
+    for (int row = 0; row < at.rows; row++, to += width, result += stride)
+      for (int i = 0; i < (whole ? TILE : left); i++)
+        to[i] = bias ? result[i] + bias[tile * TILE + i] : result[i];
   }
 }
 
-int pieces_of_task(int count, size_t bytes, double products) {
+double product_time(size_t bytes, double products) {
   double reading = (double)bytes / 20e3, computing = products / 150e3;
-  double each = reading > computing ? reading : computing;
+  return reading > computing ? reading : computing;
+}
+
+int pieces_of_task(int count, double each) {
   if (each * count < 6) return count;
   int step = (int)(6 / each), quarter = (count + 3) / 4;
   step = step < quarter ? step : quarter;

@@ -40,17 +40,20 @@ void round_into(const Panel *panel, Span at, int row, int block, const float *x,
 
 void round_rows(const OrtKernelContext *, const Panel *, const Rows *);
 
-/* One tile of a matrix times the rows of a group: out (rows, 16). */
-void multiply_tile(const Panel *panel, const Matrix *matrix, int tile, Span at, float *out);
+/* One tile of a matrix times the rows of a group: out (rows, 16), rows `stride` apart. */
+void multiply_tile(const Panel *panel, const Matrix *matrix, int tile, Span at, float *out,
+                   size_t stride);
 
 /* One tile times all rows. out, bias: where the matrix's first column is; a row of out has
  * `width` columns. */
 void multiply_all(const Panel *panel, const Matrix *matrix, int tile, const float *bias, float *out,
                   int width);
 
-/* How many of `count` equal pieces make a task of about six microseconds, at the rates one core
- * reads (bytes of a piece) and multiplies (products of a piece) at. */
-int pieces_of_task(int count, size_t bytes, double products);
+/* Microseconds of one core for reading so many bytes and multiplying so many numbers. */
+double product_time(size_t bytes, double products);
+
+/* How many of `count` equal pieces, of `each` microseconds, make a task of about six. */
+int pieces_of_task(int count, double each);
 
 /* The rows of an operator that begin with input 0, whose norm and update are inputs `norm` and
  * norm + 1, and whose outputs are `out` (rows, width) and their sum. An error if they do not fit. */

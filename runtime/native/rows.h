@@ -63,41 +63,6 @@ INLINE float sum_of_squares(const float *x, int n) {
   return lane[0];
 }
 
-/* n numbers, a multiple of 16, to codes; their scale, NaN if one is not finite. sums: of each 16
- * codes, or NULL. */
-INLINE float round_numbers(const float *x, int n, int8_t *codes, int32_t *sums) {
-  const float shift = 12582912.0f; /* adding it rounds to the nearest, ties to even */
-  uint32_t largest = 0;            /* bits of a magnitude order as the magnitudes do */
-  for (int i = 0; i < n; i++) {
-    uint32_t bits;
-    memcpy(&bits, x + i, 4);
-    bits &= 0x7fffffffu;
-    largest = bits > largest ? bits : largest;
-  }
-  const int finite = largest < 0x7f800000u;
-  for (int i = 0; sums && !finite && i < n / LANES; i++) sums[i] = 0;
-  if (!finite) {
-    memset(codes, 0, (size_t)n);
-    return NAN;
-  }
-  float magnitude;
-  memcpy(&magnitude, &largest, 4);
-  float inverse = magnitude > 1e-30f ? 127.0f / magnitude : 0.0f;
-  for (int start = 0; start < n; start += LANES) {
-    int32_t total = 0;
-    for (int i = start; i < start + LANES; i++) {
-      float shifted = x[i] * inverse + shift;
-      int32_t bits; /* of the integer, in the last of a float's of this size */
-      memcpy(&bits, &shifted, 4);
-      bits -= 0x4b400000;
-      codes[i] = (int8_t)bits;
-      total += bits;
-    }
-    if (sums) sums[start / LANES] = total;
-  }
-  return magnitude * (1.0f / 127.0f);
-}
-
 INLINE void norm_row(const float *x, const float *update, const float *weight, float epsilon, int n,
                      float *total, float *out) {
   if (update) { /* out holds the sum until it is normed: it may not be wanted elsewhere */

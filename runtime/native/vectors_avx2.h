@@ -24,6 +24,28 @@ INLINE void v_store_half(void *to, Vector v) {
   _mm_storeu_si128(to, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
 }
 
+/* Bits without the sign, which order as the magnitudes do; the nearest integers, ties to even. */
+INLINE Ints i_magnitude(Vector v) {
+  return _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(INT32_MAX));
+}
+INLINE Ints i_nearest(Vector v) { return _mm256_cvtps_epi32(v); }
+INLINE Ints i_add(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
+INLINE Ints i_larger(Ints a, Ints b) { return _mm256_max_epi32(a, b); }
+INLINE int32_t i_sum(Ints v) {
+  __m128i x = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(x, _mm_shuffle_epi32(x, 0xb1)));
+}
+INLINE int32_t i_largest(Ints v) {
+  __m128i x = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  x = _mm_max_epi32(x, _mm_shuffle_epi32(x, 0x4e));
+  return _mm_cvtsi128_si32(_mm_max_epi32(x, _mm_shuffle_epi32(x, 0xb1)));
+}
+INLINE void i_store_low(int8_t *to, Ints v) {
+  __m128i x = _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  _mm_storel_epi64((void *)to, _mm_packs_epi16(x, x));
+}
+
 INLINE Ints i_load(const uint8_t *x) { return _mm256_loadu_si256((const void *)x); }
 INLINE Ints i_all(int32_t x) { return _mm256_set1_epi32(x); }
 INLINE Ints i_four(const int8_t *x) { /* four bytes, again and again */

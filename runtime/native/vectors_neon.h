@@ -27,6 +27,22 @@ INLINE void v_store_half(void *to, Vector v) {
   vst1_u8(to, vreinterpret_u8_f16(vcvt_f16_f32(v)));
 }
 
+/* Bits without the sign, which order as the magnitudes do; the nearest integers, ties to even. */
+INLINE Ints i_all(int32_t x) { return vdupq_n_s32(x); }
+INLINE Ints i_magnitude(Vector v) {
+  return vandq_s32(vreinterpretq_s32_f32(v), vdupq_n_s32(INT32_MAX));
+}
+INLINE Ints i_nearest(Vector v) { return vcvtnq_s32_f32(v); }
+INLINE Ints i_add(Ints a, Ints b) { return vaddq_s32(a, b); }
+INLINE Ints i_larger(Ints a, Ints b) { return vmaxq_s32(a, b); }
+INLINE int32_t i_sum(Ints v) { return vaddvq_s32(v); }
+INLINE int32_t i_largest(Ints v) { return vmaxvq_s32(v); }
+INLINE void i_store_low(int8_t *to, Ints v) {
+  int16x4_t half = vmovn_s32(v);
+  int8x8_t low = vmovn_s16(vcombine_s16(half, half));
+  vst1_lane_s32((void *)to, vreinterpret_s32_s8(low), 0);
+}
+
 INLINE uint8x16_t read_line(const uint8_t *line) {
   prefetch(line);
   return vld1q_u8(line);
