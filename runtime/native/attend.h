@@ -13,16 +13,22 @@
 #define SPECRT_ATTEND_H
 #include "attention.h"
 #include "half.h"
+#include "prefetch.h"
 #include "rows.h"
 
-/* c[row][unit] += a[row][i] * b[i][unit], in order of i; a unit is 16 numbers of b and c. */
+/* c[row][unit] += a[row][i] * b[i][unit], in order of i; a unit is 16 numbers of b and c. b is fetched
+ * `ahead` numbers before its use. */
 typedef struct {
   const float *a;
   const void *b; /* of the type of a cache that is said */
   float *c;
-  size_t a_row, b_at, b_step, b_unit, c_row;
+  size_t a_row, b_at, b_step, b_unit, c_row, ahead;
   int n;
 } Sum;
+
+INLINE size_t number_bytes(int cache) {
+  return cache == CACHE_INT8 ? 1 : cache ? sizeof(uint16_t) : sizeof(float);
+}
 
 INLINE V16 load_from(const void *x, size_t at, int cache) {
   if (cache == CACHE_INT8) return v16_load_codes((const uint8_t *)x + at, zero_code(EIGHT));
@@ -57,8 +63,11 @@ INLINE void add_up(const Sum *s, int rows, int units, int cache) {
   for (int i = 0; i < s->n; i++) {
     V16 b[8];
 #pragma GCC unroll 8
-    for (int u = 0; u < units; u++)
-      b[u] = load_from(s->b, s->b_at + (size_t)i * s->b_step + (size_t)u * s->b_unit, cache);
+    for (int u = 0; u < units; u++) {
+      const size_t at = s->b_at + (size_t)i * s->b_step + (size_t)u * s->b_unit;
+      b[u] = load_from(s->b, at, cache);
+      fetch((const uint8_t *)s->b + (at + s->ahead) * number_bytes(cache));
+    }
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++) {
       float a = s->a[(size_t)r * s->a_row + (size_t)i];
@@ -232,7 +241,7 @@ INLINE void weigh(const Attention *a, const float *weights, size_t stride, const
   if (n <= 0) return;
   Sum sum = {.a = weights, .b = values, .c = out, .n = n};
   sum.a_row = stride, sum.b_step = step, sum.b_unit = LANES, sum.c_row = width;
-  sum.b_at = first * step;
+  sum.b_at = first * step, sum.ahead = 24 * step;
   add_up_all(&sum, rows, a->head_dim / LANES, a->cache);
   for (size_t d = width / LANES * LANES; d < width; d++)
     for (size_t r = 0; r < (size_t)rows; r++)
@@ -298,6 +307,7 @@ static void attend(const Attention *a, const Sequence *s, int kv_head, int first
     Sum sum = {.a = scratch, .b = s->keys, .c = scores, .n = width};
     sum.b_at = (start + (size_t)low) * d;
     sum.a_row = d, sum.b_step = KEYS, sum.b_unit = d * KEYS, sum.c_row = stride;
+    sum.ahead = 8 * sum.b_unit;
     add_up_all(&sum, n, tiles, a->cache);
   }
 
@@ -316,16 +326,21 @@ static void attend(const Attention *a, const Sequence *s, int kv_head, int first
   }
   weigh(a, scores + max_int(shared_low - low, 0), stride, s->values, start + (size_t)shared_low,
         shared_high - shared_low, out, n);
-  for (int r = 0; r < n; r++) {
-    const int token = (first + r) / group, head = kv_head * group + (first + r) % group;
+  for (int r = 0, heads; r < n; r += heads) { /* a token's */
+    const int token = (first + r) / group;
+    heads = min_int(n - r, group - (first + r) % group);
     const Row *row = s->paths + token;
     float *p = scores + (size_t)r * stride, *o = out + (size_t)r * d;
     int i = max_int(shared_high, first_seen(a, row));
-    weigh(a, p + (i - low), stride, s->values, start + (size_t)i, row->lead - i, o, 1);
+    weigh(a, p + (i - low), stride, s->values, start + (size_t)i, row->lead - i, o, heads);
     for (i = max_int(i, row->lead); i <= row->position; i++)
-      weigh(a, p + (i - low), stride, s->values, start + (size_t)entry_of(s, row, i), 1, o, 1);
-    float *to = s->out + ((size_t)token * (size_t)a->heads + (size_t)head) * d;
-    for (int j = 0; j < width; j++) to[j] = o[j] * inverse[r];
+      weigh(a, p + (i - low), stride, s->values, start + (size_t)entry_of(s, row, i), 1, o, heads);
+  }
+  for (int r = 0; r < n; r++) {
+    const size_t token = (size_t)((first + r) / group);
+    const size_t head = (size_t)(kv_head * group + (first + r) % group);
+    float *to = s->out + (token * (size_t)a->heads + head) * d;
+    for (int j = 0; j < width; j++) to[j] = out[(size_t)r * d + (size_t)j] * inverse[r];
   }
 }
 

@@ -1,5 +1,5 @@
-/* NEON with dot products: signed x signed bytes. Codes of 4 and 6 bits are as good signed; those of 8 bits
- * lose their zero code, 128, before.
+/* NEON with dot products: signed x signed bytes. Codes of 4 and 6 bits are as good signed; those of
+ * 8 bits lose their zero code, 128, before.
  */
 #include "path.h"
 #include "processor.h"
