@@ -66,7 +66,7 @@ bench: $(READY)
 	        --repeat 1 $(PEERS) --json $(RESULTS)/peers-$$model.json \
 	        --html $(RESULTS)/peers-$$model.html || exit 1; \
 	done
-	$(BIN)/python bench/overhead.py $(BUNDLES)/bench-coder
+	$(BIN)/python bench/overhead.py $(BUNDLES)/bench-coder --json $(RESULTS)/overhead.json
 	for model in smollm2 coder; do \
 	    case $$model in smollm2) source=$(SMOLLM2);; *) source=$(CODER);; esac; \
 	    $(BIN)/python bench/kernels.py "$$source" --home $(BUNDLES) \

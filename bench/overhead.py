@@ -1,12 +1,13 @@
 """What a step costs outside ONNX Runtime: Python, numpy, sampling, text.
 
-    python bench/overhead.py BUNDLE [--steps N]
+    python bench/overhead.py BUNDLE [--steps N] [--json FILE]
 
-Prints, for greedy and sampled decoding with and without a drafter, the median milliseconds of a
+Tells, for greedy and sampled decoding with and without a drafter, the median milliseconds of a
 step, how much of it ONNX Runtime took, and what is left, by stage.
 """
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from statistics import median
@@ -24,6 +25,7 @@ SETTINGS: dict[str, dict[str, float]] = {
     "0.8, top-p 0.95": {"temperature": 0.8, "top_p": 0.95},
     "0.8, top-k 50": {"temperature": 0.8, "top_k": 50},
 }
+STAGES = ("step", "ORT", "outside", "bind", "verify", "text")
 
 
 class Clock:
@@ -48,8 +50,8 @@ class Clock:
 def measure(
     model: specrt.Model, clock: Clock, drafter: str, options: dict[str, float], steps: int
 ) -> list[float]:
-    """Median milliseconds of a step: whole, in ONNX Runtime, outside; of that draft + target,
-    verify, and text and the rest."""
+    """Median milliseconds of a step, as STAGES: whole, in ONNX Runtime, outside; of that draft +
+    target, verify, and text and the rest."""
     stream = model.stream(PROMPT, drafter=drafter, max_tokens=steps, seed=1, **options)  # type: ignore[arg-type]
     next(stream)
     rows, began = [], perf_counter()
@@ -73,15 +75,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--steps", type=int, default=96, help="tokens each (96)")
+    parser.add_argument("--json", type=Path, help="write the figures here too")
     options = parser.parse_args()
     clock = Clock()
     model = specrt.load(options.bundle, drafter="none")
-    print(f"vocabulary {model.manifest.model.vocab}, milliseconds a step (medians)")
-    print(f"{'':26}{'step':>8}{'ORT':>8}{'outside':>9}{'bind':>8}{'verify':>8}{'text':>8}")
+    vocab = model.manifest.model.vocab
+    print(f"vocabulary {vocab}, milliseconds a step (medians)")
+    print(f"{'':26}" + "".join(f"{stage:>8}" for stage in STAGES))
+    rows = []
     for name, sampling in SETTINGS.items():
         for drafter in ("none", "ngram"):
             figures = measure(model, clock, drafter, sampling, options.steps)
             print(f"{name:18}{drafter:8}" + "".join(f"{x:8.3f}" for x in figures))
+            rows.append(
+                {
+                    "sampling": name,
+                    "drafter": drafter,
+                    "ms": dict(zip(STAGES, figures, strict=True)),
+                }
+            )
+    if options.json:
+        line = json.dumps({"vocab": vocab, "rows": rows}, allow_nan=False)
+        options.json.write_text(line + "\n", encoding="utf-8")
     return 0
 
 

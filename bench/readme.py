@@ -4,7 +4,8 @@
 
 RESULTS: a folder of JSON documents, `specrt bench`'s as MODEL.json and same-MODEL-WIDTH.json, with
 peers peers-MODEL.json and genai-MODEL-WIDTH.json, bench/kernels.py's as kernels-MODEL.json,
-bench/exports.py's as export-MODEL.json and export-MODEL-WIDTH.json. What stands in README.md
+bench/exports.py's as export-MODEL.json and export-MODEL-WIDTH.json, bench/overhead.py's as
+overhead.json. What stands in README.md
 between the marks is replaced.
 """
 
@@ -44,6 +45,12 @@ def lines(results: Mapping[str, Document]) -> Iterator[str]:
             f"the memory gives {_rates(kernels)} GB/s; KL is the mean to the checkpoint:"
         )
         yield from ("", *_table(_kernels(kernels)))
+    if "overhead" in results:
+        yield from _paragraph(
+            "What of a step is not ONNX Runtime (Python, numpy, sampling, text), in milliseconds, "
+            f"with a vocabulary of {results['overhead']['vocab']} tokens:"
+        )
+        yield from ("", *_table(_overhead(results["overhead"])))
     if widths := list(_widths(results)):
         yield from _paragraph(
             f"In each width that {PEER} exports: runs with drafts whose tokens are plain's, and, "
@@ -166,6 +173,18 @@ def _rates(documents: Mapping[str, Document]) -> str:
     """How much memory was read in a second, at each of the measurements."""
     found = {f"{document['memory_gb_per_s']:.0f}" for document in documents.values()}
     return " to ".join(sorted(found, key=int))
+
+
+def _overhead(document: Document) -> Iterator[tuple[str, ...]]:
+    """A row for each drafter, a column for each way of sampling."""
+    rows = document["rows"]
+    columns = dict.fromkeys(row["sampling"] for row in rows)
+    yield ("milliseconds a step", *columns)
+    for drafter in dict.fromkeys(row["drafter"] for row in rows):
+        outside = {
+            row["sampling"]: row["ms"]["outside"] for row in rows if row["drafter"] == drafter
+        }
+        yield (_named(drafter), *(f"{outside[column]:.2f}" for column in columns))
 
 
 def _widths(results: Mapping[str, Document]) -> Iterator[tuple[str, ...]]:

@@ -52,6 +52,22 @@ def told(**results: dict[str, Any]) -> list[str]:
     return [*lines({"smollm2": OURS, **named})]
 
 
+def test_what_a_step_costs_outside_onnx_runtime_stands_by_drafter_and_sampling() -> None:
+    rows = [
+        {"sampling": sampling, "drafter": drafter, "ms": {"step": 9.0, "outside": outside}}
+        for sampling, drafter, outside in (
+            ("greedy", "none", 0.251),
+            ("greedy", "ngram", 0.3),
+            ("0.8", "none", 0.5),
+            ("0.8", "ngram", 0.7),
+        )
+    ]
+    page = told(overhead={"vocab": 151936, "rows": rows})
+    assert row(page, "milliseconds a step") == ["milliseconds a step", "greedy", "0.8"]
+    assert row(page, "plain | 0.25") == ["plain", "0.25", "0.50"]
+    assert row(page, "`ngram` | 0.30") == ["`ngram`", "0.30", "0.70"]
+
+
 def row(page: list[str], start: str) -> list[str]:
     """The cells of the one row that begins so."""
     (found,) = (line for line in page if line.startswith(f"| {start}"))
