@@ -125,6 +125,32 @@ def test_extreme_activations_are_exact_and_stay_in_their_row(
     assert np.isfinite(value) or np.isnan(got[1]).all()
 
 
+def hard_to_round(rng: np.random.Generator) -> np.ndarray:
+    """Rows of 32: of numbers up to any magnitude, most at a limit, each halfway between two codes
+    or a few steps of the last bit beside it; and rows of any bits. (6000, 32)"""
+    limits = [1, 2**23, 0x7F7FFFFF, *np.array([1e-30, 1, 127], np.float32).view(np.uint32)]
+    top = rng.integers(1, 0x7F800000, (4000, 1))
+    top[:3000] = rng.choice(limits, (3000, 1)) + rng.integers(-3, 4, (3000, 1))
+    top = top.clip(1, 0x7F800000).astype(np.uint32)
+    halfway = top.view(np.float32) * (rng.integers(0, 127, (4000, 32)) + 0.5) / 127
+    bits = halfway.astype(np.float32).view(np.uint32) + rng.integers(-3, 4, (4000, 32))
+    bits = bits.clip(0, top).astype(np.uint32)
+    np.put_along_axis(bits, rng.integers(0, 32, (4000, 1)), top, axis=1)
+    bits |= rng.integers(0, 2, bits.shape, np.uint32) << np.uint32(31)
+    return np.append(bits, rng.integers(0, 2**32, (2000, 32), np.uint32), 0).view(np.float32)
+
+
+def test_activations_of_any_bits_become_the_codes_of_the_reference(
+    path: str, tmp_path: Path
+) -> None:
+    """Each row of the weights has one column that is not 0, so each product shows one code."""
+    rng = np.random.default_rng(10)
+    x, one = hard_to_round(rng), np.eye(32, dtype=np.float32)
+    weights = Tensor("weights", (32, 32), "Q8_0", encode(one, "Q8_0", rng))
+    want = reference(x, emit._codes(weights, 0, 32))
+    assert np.array_equal(run(product(tmp_path, [weights]), x), want, equal_nan=True)
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
 def test_kinds_side_by_side_with_a_bias_are_their_own_products(
     path: str, threads: int, tmp_path: Path
