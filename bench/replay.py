@@ -50,8 +50,10 @@ class Recorded:
             name: [offer and list(offer) for offer in each]
             for name, each in self.text.offers.items()
         }
-        record = {"id": self.id, "kind": self.kind, "prompt": self.text.prompt, "offers": offers}
-        return json.dumps(record)
+        record = {"id": self.id, "kind": self.kind, "prompt": self.text.prompt}
+        return json.dumps(
+            {**record, "ids": [*self.text.ids], "most": self.text.most, "offers": offers}
+        )
 
 
 def offers_of(
@@ -88,7 +90,7 @@ def record(
                 name: offers_of(part, ids, written)
                 for name, part in zip(names, parts(drafter), strict=True)
             }
-            yield Recorded(prompt.id, prompt.kind, Text(offers, len(ids)))
+            yield Recorded(prompt.id, prompt.kind, Text(offers, len(ids), ids, tokens))
 
 
 def load_texts(path: Path) -> list[Recorded]:
@@ -100,7 +102,8 @@ def load_texts(path: Path) -> list[Recorded]:
             name: [each and _offer(*each) for each in places]
             for name, places in given["offers"].items()
         }
-        texts.append(Recorded(given["id"], given["kind"], Text(offers, given["prompt"])))
+        text = Text(offers, given["prompt"], tuple(given.get("ids", ())), given.get("most", 0))
+        texts.append(Recorded(given["id"], given["kind"], text))
     if not texts:
         raise RequestError(f"{path} holds no text; record some")
     return texts

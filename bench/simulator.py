@@ -12,7 +12,7 @@ that follow and its wrong ones are negative. So the controllers that run here ar
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -69,10 +69,13 @@ def straight(slope: float, jump: float = 0.05) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What each drafter would offer at each place, None where it has nothing."""
+    """What each drafter would offer at each place, None where it has nothing. ids: the prompt's
+    tokens, if known. most: tokens that were asked for; 0: as many as were written."""
 
     offers: Mapping[str, Sequence[Offer | None]]
     prompt: int = 64
+    ids: Sequence[int] = ()
+    most: int = 0
 
     @property
     def size(self) -> int:
@@ -80,7 +83,8 @@ class Text:
 
     def first(self, tokens: int) -> "Text":
         """The beginning of it."""
-        return Text({name: each[:tokens] for name, each in self.offers.items()}, self.prompt)
+        offers = {name: each[:tokens] for name, each in self.offers.items()}
+        return replace(self, offers=offers, most=min(tokens, self.most))
 
 
 class Simulated:
@@ -117,10 +121,10 @@ def run(
     simulated = {name: Simulated(name, text, free=name not in device.drafts) for name in names}
     drafters: list[Drafter] = list(simulated.values())
     drafter = drafters[0] if len(drafters) == 1 else First(drafters)
-    written, steps = 0, list[Step]()
+    tokens, written, steps = [*(text.ids or range(text.prompt))], 0, list[Step]()
     while written < text.size:
         place = text.prompt + written
-        context, room = Context(range(place)), text.size - written - 1
+        context, room = Context(tokens), max(text.size, text.most) - written - 1
         unread = {name: one.unread(context.tokens) for name, one in simulated.items()}
         proposal = controller.draft(drafter, context, room, rng)
         n = proposal.size
@@ -143,6 +147,7 @@ def run(
         controller.observe(step)
         steps.append(step)
         written += len(step.emitted)
+        tokens += step.emitted
     return steps
 
 

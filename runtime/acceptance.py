@@ -6,6 +6,7 @@ one was right too. A level that was seldom reached leans on the one before it.
 
 from collections.abc import Callable, Sequence
 
+from specrt.runtime.alike import Past
 from specrt.runtime.confidence import SLOWLY, Certainty, Stopped
 
 MOST = 16  # levels kept
@@ -70,6 +71,7 @@ class Habits:
         self._kinds: dict[str, Acceptance] = {}
         self._certainties: dict[str, Certainty] = {}
         self._stopped: dict[str, Stopped] = {}
+        self.past = Past()
 
     def of(self, kind: str) -> Acceptance:
         if kind not in self._kinds:

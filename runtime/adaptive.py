@@ -12,6 +12,7 @@ from math import sqrt
 import numpy as np
 
 from specrt.runtime.acceptance import MOST, Acceptance, Habits
+from specrt.runtime.alike import Alike
 from specrt.runtime.confidence import Certainty, Stopped, Watch
 from specrt.runtime.costs import MOST_ROWS, Costs
 from specrt.runtime.drafters.first import is_free, parts, stops, unread
@@ -28,6 +29,7 @@ RISKY, CAUTION = 8.0, 1.5  # steps of plain decoding from which on reading is a 
 # between texts by which a draft model is then thought worse than it was on average
 HOLD = 2.0  # readings of a token by which leaving a draft model must gain, for it seldom comes back
 SUNK = 32  # tokens read at once beyond which reading says nothing of the pace from then on
+IN_VAIN = "texts like this gained nothing from a draft model's reading"
 DEEPEST = 8  # tokens asked of a drafter that costs time; free ones are asked for MOST
 
 
@@ -65,6 +67,7 @@ class Adaptive:
         self._kinds: dict[str, Acceptance] = {}
         self._offers: dict[str, _Offer] = {}
         self._stays = Stays()
+        self._alike = Alike()
         self._stopped: dict[str, Stopped] = {}
         self._watch = Watch(Certainty(), 0.0)
         self._silent: set[str] = set()  # asked, and had nothing
@@ -83,6 +86,8 @@ class Adaptive:
         self, drafter: Drafter, context: Context, room: int, rng: np.random.Generator
     ) -> Proposal:
         costs, policy = self._memory.costs, self._memory.policy
+        if not self._steps:
+            self._alike.begin(self._memory.habits.past, context.tokens)
         options = [Option("", 0, 1.0, costs.plain)]
         found: dict[str, Proposal] = {}
         asked: dict[str, tuple[Drafter, int]] = {}
@@ -95,6 +100,8 @@ class Adaptive:
                     self._add_free(options, name, _kind(proposal), proposal.size)
             elif name not in self._silent:
                 missed, so_far = unread(part, context.tokens), len(options)
+                if stops(part):
+                    self._alike.judge(name, missed, costs, self._memory.habits.stopped(name))
                 self._add_costly(options, name, part, missed, room)
                 if self._waits(name, missed, options, so_far):
                     del options[so_far:]
@@ -139,7 +146,9 @@ class Adaptive:
         expected = costs.by_rows[min(step.drafted + 1, MOST_ROWS)]  # a slow moment is no slow draft
         if step.drafted and not chosen.free:
             expected += costs.draft(chosen.arm, step.drafted, min(self._unread, SUNK))
-        self._stays.wrote(len(step.emitted), free=bool(chosen.arm) and chosen.free)
+        free, asked = bool(chosen.arm) and chosen.free, not chosen.free
+        self._stays.wrote(len(step.emitted), free=free)
+        self._alike.wrote(len(step.emitted), expected / costs.plain, free=free, asked=asked)
         self._emitted = RECENT * self._emitted + len(step.emitted)
         self._cost = RECENT * self._cost + expected / costs.plain
         memory.policy.observe(
@@ -167,6 +176,8 @@ class Adaptive:
             stays = self._stays.steps(name, unread, room, emits)
             hope = n + 1 - pace * (rows[n + 1] + n * each)
             lasting = reading * (1 - 1 / stays)
+            if self._alike.pays(name) and not self._stays.asked(name):
+                lasting = reading  # it is worth it in the whole text
             if self._stays.goes_on(name):  # what it misses it would have to read
                 lasting += HOLD * costs.draft(name, 0, 2)
             option = Option(name, n, emits, seconds + reading, False, stops, lasting, hope)
@@ -176,10 +187,7 @@ class Adaptive:
             stopped = self._expected(name, reading)
             drafted = min(stopped.drafted, most)
             emitted = min(1 + (stopped.emitted - 1) * drafted / stopped.drafted, most + 1)
-            full = int(drafted)
-            more = rows[full + 2] - rows[full + 1]
-            seconds = rows[full + 1] + (drafted - full) * more + drafted * each
-            add(most, emitted, seconds, True)
+            add(most, emitted, costs.drafting(name, drafted), True)
             return
         for n, rate in enumerate(self._rates(name, most), start=1):
             chance *= rate
@@ -188,7 +196,10 @@ class Adaptive:
 
     def _waits(self, name: str, unread: int, options: Sequence[Option], start: int) -> bool:
         """Whether a draft model, whose options begin at `start`, lets the text first show its pace
-        with what is free: for half the time that it would read, unless it is sure to gain."""
+        with what is free: for half the time that it would read, unless it is sure to gain; or as
+        texts like this one say."""
+        if self._alike.in_vain(name) or self._alike.pays(name):
+            return self._alike.in_vain(name)
         costs, pace = self._memory.costs, self.pace
         reading = costs.draft(name, 0, unread) / costs.plain
         if not self._free or self._steps >= min(PATIENCE, reading / 2):
@@ -200,7 +211,7 @@ class Adaptive:
         """Drafts that stop by themselves, as they were in this text or else in others; where a
         long prompt has to be read first, as they were in the worse ones of those."""
         stopped = self._stopped_of(name)
-        if self._stays.asked(name):
+        if self._stays.asked(name) or self._alike.pays(name):
             return stopped
         risk = min(1.0, reading / (RISKY * self._memory.costs.plain))
         less = CAUTION * risk * sqrt(self._memory.habits.stopped(name).spread)
@@ -222,14 +233,19 @@ class Adaptive:
     def _stopped_of(self, name: str) -> Stopped:
         if name not in self._stopped:
             habit = self._memory.habits.stopped(name)
-            self._stopped[name] = Stopped(habit.drafted, habit.emitted)
+            drafted, emitted = habit.drafted, habit.emitted
+            if self._alike.pays(name):
+                drafted, emitted = self._alike.expects(name, habit)
+            self._stopped[name] = Stopped(drafted, emitted)
         return self._stopped[name]
 
     def _learn_stopped(self, name: str, step: Step) -> None:
         self._certainty(name).observe(self._watch.seen, step.accepted)
         text, drafted, emitted = self._stopped_of(name), step.drafted, len(step.emitted)
         text.observe(drafted, emitted)
-        self._memory.habits.stopped(name).observe(drafted, emitted, text.emitted)
+        self._alike.drafted(name, drafted, emitted)
+        if not self._alike.pays(name):  # chosen for its kind, it tells nothing of others
+            self._memory.habits.stopped(name).observe(drafted, emitted, text.emitted)
 
     def _rates(self, kind: str, levels: int) -> list[float]:
         if kind not in self._kinds:
@@ -244,7 +260,8 @@ class Adaptive:
         """The choice, and the best of what was left, for the trace."""
         chosen, pace = self._chosen, self.pace
         if len(options) == 1:
-            return "plain: nothing to draft"
+            vain = any(self._alike.in_vain(name) for name in self._names)
+            return "plain: nothing to draft" + (f"; {IN_VAIN}" if vain else "")
         others = [(o.worth(pace), o) for o in options if o.arm != chosen.arm]
         than = f"; {_shown(max(others)[1])}" if others else ""
         return f"{_shown(chosen)}{than}{f'; {why}' if why else ''}"

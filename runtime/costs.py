@@ -78,6 +78,13 @@ class Costs:
             return 0.0
         return self._seconds[1] * (cost.token * tokens + cost.read * max(unread - 1, 0))
 
+    def drafting(self, name: str, tokens: float) -> float:
+        """Seconds of a step in which a drafter that has read proposes so many, on average."""
+        full = int(tokens)
+        more = self._seconds[full + 2] - self._seconds[full + 1]
+        each = self.draft(name, 1)
+        return self._seconds[full + 1] + (tokens - full) * more + tokens * each
+
     def observe(self, rows: int, seconds: float) -> None:
         """A step of so many rows took so long, its draft left out."""
         if not (0 < rows <= MOST_ROWS and seconds > 0):

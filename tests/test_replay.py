@@ -56,11 +56,30 @@ def test_offers_are_judged_by_the_text_and_follow_it() -> None:
 def test_texts_are_read_as_they_were_written(tmp_path: Path) -> None:
     texts = [
         Recorded("a", "chat", Text({"ngram": [None, Offer(1, 3, "ngram 2")]}, 7)),
-        Recorded("b", "code", Text({"ngram": [Offer(0, 1, "ngram 4")]}, 9)),
+        Recorded("b", "code", Text({"ngram": [Offer(0, 1, "ngram 4")]}, 2, (7, 8), 64)),
     ]
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(text.to_json() + "\n" for text in texts))
     assert load_texts(file) == texts
+
+
+def test_texts_recorded_without_the_prompt_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "texts.jsonl"
+    file.write_text('{"id": "a", "kind": "chat", "prompt": 7, "offers": {"ngram": [null]}}')
+    assert load_texts(file) == [Recorded("a", "chat", Text({"ngram": [None]}, 7))]
+
+
+def test_what_was_asked_for_is_what_a_controller_may_hope_for() -> None:
+    rooms: list[int] = []
+
+    class Asks(Fixed):
+        def draft(self, drafter, context, room, rng):
+            rooms.append(room)
+            return Fixed.draft(self, drafter, context, room, rng)
+
+    text = Text({"ngram": [None, None]}, 2, (7, 8), most=10)
+    run(text, device_of(PROFILE, 0.0), Asks(0), ["ngram"])
+    assert rooms == [9, 8]
 
 
 def test_a_file_without_texts_is_refused(tmp_path: Path) -> None:
