@@ -39,10 +39,11 @@ class Acceptance:
     def __init__(self, prior: Sequence[float], fade: float = FADE) -> None:
         self._prior, self._fade = prior, fade
         self._right, self._wrong = [0.0] * MOST, [0.0] * MOST
+        self._means: list[float] = []  # as many as were asked for since the latest observation
 
     def observe(self, right: int, drafted: int) -> None:
         """Of a draft of so many tokens in a row, the first `right` were."""
-        fade = self._fade
+        fade, self._means = self._fade, []
         for level in range(min(right + (right < drafted), MOST)):
             self._right[level] *= fade
             self._wrong[level] *= fade
@@ -53,15 +54,23 @@ class Acceptance:
 
     def rates(self, levels: int = MOST, believe: Believe = mean) -> list[float]:
         """The probability that a token is right after those before it were, by level."""
+        if believe is mean and levels <= len(self._means):
+            return self._means[:levels]
         rates: list[float] = []
         moved = 0.0  # how far the level before came away from what was known of it beforehand
-        for level in range(min(levels, MOST)):
-            known = min(max(self._prior[level] + moved, 0.02), 0.98)
-            right = self._right[level] + TRUST * known
-            wrong = self._wrong[level] + TRUST * (1 - known)
-            rates.append(believe(right, wrong))
-            moved = right / (right + wrong) - self._prior[level]
-        return rates
+        for prior, right, wrong in zip(
+            self._prior[:levels], self._right, self._wrong, strict=False
+        ):
+            known = prior + moved
+            known = 0.02 if known < 0.02 else 0.98 if known > 0.98 else known
+            right += TRUST * known
+            wrong += TRUST * (1 - known)
+            rate = right / (right + wrong)
+            rates.append(rate if believe is mean else believe(right, wrong))
+            moved = rate - prior
+        if believe is mean:
+            self._means = rates
+        return rates[:]
 
 
 class Habits:

@@ -6,8 +6,8 @@ compared with the text that came, whether it was verified or not: it needs no pr
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from math import sqrt
+from dataclasses import dataclass, field
+from math import inf, sqrt
 
 import numpy as np
 
@@ -72,6 +72,7 @@ class Adaptive:
         self._watch = Watch(Certainty(), 0.0)
         self._silent: set[str] = set()  # asked, and had nothing
         self._emitted = self._cost = 0.0  # lately; the cost in steps of one row
+        self._pace = 0.0  # at the latest choice
         self._chosen, self._unread = Option("", 0, 1.0, 0.0), 1
         self._steps, self._free = 0, False  # taken so far; whether there are free drafters
         self.reason = ""
@@ -88,6 +89,7 @@ class Adaptive:
         costs, policy = self._memory.costs, self._memory.policy
         if not self._steps:
             self._alike.begin(self._memory.habits.past, context.tokens)
+        self._pace = self.pace
         options = [Option("", 0, 1.0, costs.plain)]
         found: dict[str, Proposal] = {}
         asked: dict[str, tuple[Drafter, int]] = {}
@@ -106,7 +108,7 @@ class Adaptive:
                 if self._waits(name, missed, options, so_far):
                     del options[so_far:]
                 asked[name] = part, missed
-        chosen, why = policy.choose(options, self.pace)
+        chosen, why = policy.choose(options, self._pace)
         self._chosen = chosen
         self.reason = self._say(options, why)
         if not why:
@@ -121,7 +123,9 @@ class Adaptive:
         part, self._unread = asked[chosen.arm]
         if chosen.stops:
             self._watch = Watch(self._certainty(chosen.arm), self._floor(chosen.arm))
-            context = replace(context, go_on=self._watch)
+            context = Context(
+                context.tokens, context.hidden, context.sampling, context.noise, self._watch
+            )
         return part.propose(context, chosen.tokens, rng)
 
     def observe(self, step: Step) -> None:
@@ -170,7 +174,7 @@ class Adaptive:
         itself."""
         costs, most = self._memory.costs, min(room, DEEPEST)
         rows, each, reading = costs.by_rows, costs.draft(name, 1), costs.draft(name, 0, unread)
-        pace, emits, chance = self.pace, 1.0, 1.0
+        pace, emits, chance = self._pace, 1.0, 1.0
 
         def add(n: int, emits: float, seconds: float, stops: bool) -> None:
             stays = self._stays.steps(name, unread, room, emits)
@@ -200,9 +204,10 @@ class Adaptive:
         texts like this one say."""
         if self._alike.in_vain(name) or self._alike.pays(name):
             return self._alike.in_vain(name)
-        costs, pace = self._memory.costs, self.pace
-        reading = costs.draft(name, 0, unread) / costs.plain
-        if not self._free or self._steps >= min(PATIENCE, reading / 2):
+        if not self._free or self._steps >= PATIENCE:
+            return False
+        costs, pace = self._memory.costs, self._pace
+        if self._steps >= costs.draft(name, 0, unread) / costs.plain / 2:
             return False
         most = max((option.worth(pace) for option in options[start:]), default=0.0)
         return most < options[0].worth(pace) + SURE
@@ -222,7 +227,7 @@ class Adaptive:
         """The chance that all tokens are right at which another one costs what it gains."""
         costs = self._memory.costs
         more = (costs.by_rows[DEEPEST + 1] - costs.by_rows[2]) / (DEEPEST - 1)
-        worthwhile = self.pace * (costs.draft(name, 1) + more) / self._rates(name, 1)[0]
+        worthwhile = self._pace * (costs.draft(name, 1) + more) / self._rates(name, 1)[0]
         floor = self._memory.policy.floor(worthwhile)
         assert floor is not None
         return floor
@@ -258,12 +263,16 @@ class Adaptive:
 
     def _say(self, options: Sequence[Option], why: str) -> str:
         """The choice, and the best of what was left, for the trace."""
-        chosen, pace = self._chosen, self.pace
+        chosen, pace = self._chosen, self._pace
         if len(options) == 1:
             vain = any(self._alike.in_vain(name) for name in self._names)
             return "plain: nothing to draft" + (f"; {IN_VAIN}" if vain else "")
-        others = [(o.worth(pace), o) for o in options if o.arm != chosen.arm]
-        than = f"; {_shown(max(others)[1])}" if others else ""
+        best, most, arm = chosen, -inf, chosen.arm
+        for option in options:
+            worth = option.emits - pace * (option.seconds - option.lasting)
+            if worth >= most and option.arm != arm and (worth > most or option > best):
+                best, most = option, worth
+        than = f"; {_shown(best)}" if best is not chosen else ""
         return f"{_shown(chosen)}{than}{f'; {why}' if why else ''}"
 
 

@@ -98,7 +98,8 @@ class Costs:
         state += toward * (surprise / total)
         doubt -= toward[:, None] * (toward / total)
         doubt[SPEED, SPEED] += DRIFT
-        doubt.flat[2 * (MOST_ROWS + 2) :: MOST_ROWS + 2] += WANDER  # v(1) stays 1
+        diagonal = doubt.reshape(-1)[:: MOST_ROWS + 2]
+        diagonal[2:] += WANDER  # v(1) stays 1
         self._seconds = self._read()
 
     def observe_draft(self, name: str, tokens: int, unread: int, seconds: float) -> None:

@@ -88,8 +88,7 @@ class CostOptimal:
     _probing: bool = False
     _plain: float = 0.0  # seconds of a step of one row
 
-    def believe(self, right: float, wrong: float) -> float:
-        return mean(right, wrong)
+    believe = staticmethod(mean)
 
     def floor(self, worthwhile: float) -> float | None:
         return worthwhile
@@ -99,7 +98,7 @@ class CostOptimal:
         best, most = options[0], options[0].worth(pace)
         rivals: dict[str, list[tuple[float, Option]]] = {}
         for option in options[1:]:
-            worth = option.worth(pace)
+            worth = option.emits - pace * (option.seconds - option.lasting)
             if worth > most:
                 best, most = option, worth
             if not option.free:
