@@ -91,6 +91,7 @@ class ForeignSession:
         self._cut()
         rows, total = ids.size, self.length + ids.size
         binding = self._session.io_binding()
+        held = []  # before onnxruntime 1.30 a binding does not keep what it reads
         for name, array in {
             "input_ids": ids[None],
             "attention_mask": np.ones((1, total)),
@@ -100,6 +101,7 @@ class ForeignSession:
             if name in self._types:
                 value = ort.OrtValue.ortvalue_from_numpy(array.astype(self._types[name]))
                 binding.bind_ortvalue_input(name, value)
+                held.append(value)
         for name, value in self._past.items():
             binding.bind_ortvalue_input(name, value)
         for name in self._results:

@@ -55,6 +55,7 @@ class Session:
         self._cache: KVCache = self._make_cache(context + self._spare, PROVIDERS[provider].device)
         self._copies = PROVIDERS[provider].device != "cpu"
         self._buffers: dict[str, tuple[np.ndarray, ort.OrtValue]] = {}
+        self._bound: dict[str, ort.OrtValue] = {}
         self._zeros = np.zeros(0, np.float32)
         self._outputs: dict[str, tuple[np.ndarray, int, ort.OrtValue]] = {}
         hidden = [o.shape[2] for o in self._session.get_outputs() if o.name == "hidden"]
@@ -202,7 +203,9 @@ class Session:
         return bound[0]
 
     def _bind(self, name: str, array: np.ndarray) -> None:
-        self._binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
+        value = ort.OrtValue.ortvalue_from_numpy(array)
+        self._binding.bind_ortvalue_input(name, value)
+        self._bound[name] = value  # before onnxruntime 1.30 a binding does not keep what it reads
 
     def _make_cache(self, limit: int, device: str) -> KVCache:
         buffers = [

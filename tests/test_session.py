@@ -198,6 +198,7 @@ class CopyingBinding(ort.IOBinding):
         if not name.startswith("past."):
             value = ort.OrtValue.ortvalue_from_numpy(value.numpy().copy())
         super().bind_ortvalue_input(name, value)
+        self.__dict__.setdefault("held", {})[name] = value
 
 
 @pytest.mark.parametrize("flavour", [CUDA, TENSORRT], ids=["cuda", "tensorrt"])
