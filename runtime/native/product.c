@@ -29,9 +29,9 @@ Span span(const Panel *panel, int group) {
 }
 
 void round_into(const Panel *panel, Span at, int row, int block, const float *x, int left) {
-  float part[BLOCK] = {0};
+  float part[BLOCK];
   if (left < BLOCK) {
-    if (left > 0) memcpy(part, x, (size_t)left * sizeof *part);
+    for (int j = 0; j < BLOCK; j++) part[j] = j < left ? x[j] : 0;
     x = part;
   }
   size_t first = (size_t)at.first * (size_t)panel->blocks;
