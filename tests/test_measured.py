@@ -60,16 +60,16 @@ def test_speeds_and_speed_ups_are_those_of_the_summary() -> None:
 def test_a_peer_stands_beside_every_drafter() -> None:
     own, beside = document(*OWN, drafters=NAMES), document(*OWN, PEER, drafters=NAMES)
     lines = [*readme.lines({"coder": own, "peers-coder": beside})]
-    assert cells(lines, "specrt plain") == ["15", "1.00", "1.00", "0.20", "200"]
+    assert cells(lines, "specrt plain") == ["15", "1.00", "1.00", "2 of 2", "0.20", "200"]
     assert cells(lines, "onnxruntime-genai")[0] == "5"
-    assert cells(lines, "onnxruntime-genai")[3:] == ["0.80", "400"]
+    assert cells(lines, "onnxruntime-genai")[3:] == ["1 of 2", "0.80", "400"]
 
 
 def test_a_run_beside_a_peer_of_the_same_width_gives_ratios() -> None:
     own = document(*OWN, drafters=NAMES)
     beside = document(OWN[0], PEER, drafters=("none",))
     lines = [*readme.lines({"coder": own, "genai-coder-int8": beside})]
-    assert cells(lines, f"{readme.MODELS['coder']}, int8") == ["2.00", "0.50", "0.25", "0.50"]
+    assert cells(lines, f"{readme.MODELS['coder']}, int8") == ["-", "2.00", "0.50", "0.25", "0.50"]
 
 
 def test_what_stands_between_the_marks_is_replaced_and_nothing_else() -> None:
