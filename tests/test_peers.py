@@ -326,6 +326,7 @@ def model(tiny_bundle: Path) -> specrt.Model:
 
 ONE = Prompt("a", "chat", "the model")
 TWO = Prompt("b", "code", "a model", max_tokens=3)
+MORE = tuple(Prompt(f"{kind}{i}", kind, "the model") for kind in ("x", "y", "z") for i in (1, 2))
 
 
 def entrant(engine: Path, manner: str = "well", name: str = "fake") -> Entrant:
@@ -401,11 +402,12 @@ def test_one_summary_serves_specrt_and_its_peers(model: specrt.Model, engine: Pa
 def test_a_peer_that_fails_has_errors_and_is_not_started_again(
     model: specrt.Model, engine: Path
 ) -> None:
-    made = run(model, Plan((ONE, TWO), (), 2, 5), entrant(engine, "crash", "bad"))
+    plan = Plan((*MORE[:2], ONE), (), 2, 5)  # two of a kind, then another kind
+    made = run(model, plan, entrant(engine, "crash", "bad"))
     bad = [r for r in made if r["drafter"] == "bad"]
     assert [(r["prompt"], r["repeat"], r["finish_reason"]) for r in bad] == [
-        ("a", 0, "error"),
-        ("b", 0, "error"),
+        ("x1", 0, "error"),
+        ("x2", 0, "error"),
     ]
     assert all(r["error"].startswith("ended by SIGABRT") for r in bad)
     assert summarise(made)["bad"]["all"]["failed"] == 2
@@ -423,9 +425,6 @@ def test_a_peer_that_hangs_does_not_keep_the_others_waiting(
     ]
 
 
-MORE = tuple(Prompt(f"{kind}{i}", kind, "the model") for kind in ("x", "y", "z") for i in (1, 2))
-
-
 def test_a_slow_peer_has_answered_some_of_each_kind(model: specrt.Model, engine: Path) -> None:
     made = run(model, Plan(MORE, (), 1, 2), entrant(engine, "slow"), seconds=3.0)
     assert [r["prompt"] for r in made if r["drafter"] == "fake"] == ["x1", "y1", "z1"]
@@ -438,14 +437,14 @@ def test_a_peer_has_its_time_for_all_rounds_together(model: specrt.Model, engine
         started.append(job["seconds"])
         return run_worker(python, job)
 
-    plan = Plan((ONE, TWO), (), 3, 2)
+    plan = Plan(MORE[:2], (), 3, 2)
     own, peers = measure(model, plan), [entrant(engine, "slow")]  # 1.2 s each
-    made = list(take_turns(own, plan, model, peers, 1, seconds=3.0, run=one))
+    made = list(take_turns(own, plan, model, peers, 1, seconds=1.5, run=one))
     asked = [(r["repeat"], r["prompt"]) for r in made if r["drafter"] == "fake"]
-    assert asked == [(0, "a"), (0, "b"), (1, "a")]
+    assert asked == [(0, "x1"), (2, "x1")]  # after two rounds it had spent what is for two
     assert len(started) == 2
-    assert started[0] == 3.0
-    assert 0 < started[1] < 1
+    assert started[0] == 0.5
+    assert 0 < started[1] < 0.5
 
 
 def test_the_summary_tells_how_many_of_the_planned_questions_were_answered(
@@ -464,6 +463,14 @@ def test_the_summary_tells_how_many_of_the_planned_questions_were_answered(
     assert answered == ["-", "2 of 6", "1 of 6"]
     told = [line for line in lines(made, two) if "asked" in line]
     assert told == ["fake: asked 2 of 6 questions", "stuck: asked 2 of 6 questions"]
+
+
+def test_a_kind_of_work_is_done_by_all_before_the_next(model: specrt.Model, engine: Path) -> None:
+    made = run(model, Plan((*MORE[:3], ONE), (), 1, 2), entrant(engine))
+    order = [(r["drafter"], r["prompt"]) for r in made]
+    own, fake = [[(name, p) for p in ("x1", "x2")] for name in ("none", "fake")]
+    rest = [(name, p) for p in ("y1", "a") for name in ("none", "fake")]
+    assert order == [*own, *fake, *rest]
 
 
 def test_rounds_of_specrt_and_of_peers_alternate(model: specrt.Model, engine: Path) -> None:

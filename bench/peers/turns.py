@@ -1,4 +1,6 @@
-"""Peers and specrt take turns: a round of specrt's runs, then a process of each peer, and again.
+"""Peers and specrt take turns: a kind of work by specrt, then by a process of each peer; the next.
+
+So a machine that others slow down for minutes slows down what is compared alike.
 
 A peer is given the very token ids that specrt reads, and writes as many tokens as specrt's plain
 decoding wrote for them. What it tells becomes a record like specrt's own, so one summary serves
@@ -7,8 +9,8 @@ both; what no peer tells is left at nothing.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice, zip_longest
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -47,32 +49,37 @@ def take_turns(
     seconds: float = SECONDS,
     run: Run = run_worker,
 ) -> Iterator[Record]:
-    """specrt's own records with the peers' between its rounds. model: the bundle, loaded. seconds:
-    for the questions of a peer's mode in all rounds, and for any one of them. A peer whose process
-    fails has an error in each record of that round; neither it nor one without time left is started
-    again."""
+    """specrt's own records with the peers' between its rounds, of a kind of work each. model: the
+    bundle, loaded. seconds: for the questions of a peer's mode, a like part of them in each round,
+    and for any one question. A peer whose process fails has an error in each record of that round
+    and is not started again."""
+    kinds = [tuple(prompts) for _, prompts in groupby(plan.prompts, lambda prompt: prompt.kind)]
+    rounds = [(repeat, prompts) for repeat in range(plan.repeat) for prompts in kinds]
     left, spent = list(entrants), defaultdict[Entrant, float](float)
-    for repeat in range(plan.repeat):
-        plain: dict[str, Record] = {}
-        for record in islice(own, plan.runs // plan.repeat):
+    for number, (repeat, prompts) in enumerate(rounds, start=1):
+        part, plain = replace(plan, prompts=prompts, repeat=1), dict[str, Record]()
+        for record in islice(own, part.runs):
             if record["drafter"] == BASELINE:
                 plain[record["prompt"]] = record
             yield record
-        asked, going_on = questions(plan, plain, model) if left else [], []
+        asked, going_on = questions(part, plain, model) if left else [], []
         for entrant in left:
-            room = {"seconds": seconds - spent[entrant], "longest_s": seconds}
-            outcome = run(entrant.python, {**job(entrant, asked, threads), **room})
+            room = seconds * number / len(rounds) - spent[entrant]
+            if room <= 0:
+                going_on.append(entrant)
+                continue
+            limits = {"seconds": room, "longest_s": seconds}
+            outcome = run(entrant.python, {**job(entrant, asked, threads), **limits})
             yield from records(entrant, asked, repeat, outcome, model.tokenizer)
             spent[entrant] += sum(told.get("wall_s", 0.0) for told in outcome.told)
-            if not outcome.error and spent[entrant] <= seconds:
+            if not outcome.error:
                 going_on.append(entrant)
         left = going_on[1:] + going_on[:1]  # none always runs first
 
 
 def questions(plan: Plan, plain: Mapping[str, Record], model: Any) -> list[Asked]:
-    """What specrt was asked in a round, kinds taking turns: a peer that is not asked all has
-    answered some of each. plain: its plain records by question."""
-    kinds: dict[str, list[Asked]] = {}
+    """What specrt was asked in a round. plain: its plain records by question."""
+    asked = []
     for prompt in plan.prompts:
         answers: list[str] = []
         for _ in prompt.turns:
@@ -80,9 +87,9 @@ def questions(plan: Plan, plain: Mapping[str, Record], model: Any) -> list[Asked
             record = plain[turn.id]
             ids = model.prompt_ids(messages=turn.messages)
             count = record.get("tokens") or turn.max_tokens
-            kinds.setdefault(turn.kind, []).append(Asked(turn.id, turn.kind, ids, count))
+            asked.append(Asked(turn.id, turn.kind, ids, count))
             answers.append(record["text"])
-    return [asked for turn in zip_longest(*kinds.values()) for asked in turn if asked]
+    return asked
 
 
 def job(entrant: Entrant, asked: Sequence[Asked], threads: int) -> dict[str, Any]:
