@@ -96,8 +96,8 @@ def _others(documents: Iterable[Document]) -> str:
     """What is said of the peers' tables; how long an engine had, where that was too short."""
     options = [document["options"] for document in documents]
     most = max(of["max_tokens"] for of in options)
-    seconds = max(of.get("peer_seconds") or 0 for of in options)
-    bound = f", each mode having {seconds:g} s for all" if seconds else ""
+    seconds = dict.fromkeys(f"{of['peer_seconds']:g}" for of in options if of.get("peer_seconds"))
+    bound = f", each mode having {' and '.join(seconds)} s for all" if seconds else ""
     return (
         f"Other engines on the same questions, up to {most} tokens, in processes of their own that "
         "took turns ([what is the same and what is not](docs/peers.md)); *answered*: of how many "
