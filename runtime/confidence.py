@@ -39,8 +39,9 @@ class Certainty:
 
 @dataclass(slots=True)
 class Stopped:
-    """Drafts that stopped by themselves: how long they were, what their steps emitted. spread: the
-    variance of the latter between texts."""
+    """Drafts that stopped by themselves: how long they were, what their steps emitted. spread:
+    twice the mean square by which those of a text emitted less than that; a text whose steps
+    emitted more is no reason for doubt."""
 
     drafted: float = DRAFTED
     emitted: float = EMITTED
@@ -54,7 +55,8 @@ class Stopped:
         self.drafted += (drafted - self.drafted) / self._weight
         self.emitted += (emitted - self.emitted) / self._weight
         if in_text is not None:
-            self.spread += (1 - self.fade) * ((in_text - self.emitted) ** 2 - self.spread)
+            less = max(self.emitted - in_text, 0.0)
+            self.spread += (1 - self.fade) * (2 * less**2 - self.spread)
 
 
 @dataclass(slots=True)

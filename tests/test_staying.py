@@ -33,10 +33,12 @@ def test_it_was_asked_once_it_was_chosen() -> None:
 
 
 def test_the_spread_between_texts_is_that_of_their_means() -> None:
-    alike, unlike = Stopped(fade=0.99), Stopped(fade=0.99)
+    alike, unlike, better = Stopped(fade=0.99), Stopped(fade=0.99), Stopped(fade=0.99)
     for _ in range(100):
         for emitted in (2, 7):
             alike.observe(4, emitted, in_text=alike.emitted)
             unlike.observe(4, emitted, in_text=float(emitted))
+            better.observe(4, emitted, in_text=better.emitted + 3)
     assert alike.spread < 0.1
+    assert better.spread < 0.1  # to gain more is no reason for doubt
     assert 4 < unlike.spread < 8  # (7 - 4.5)², each way
