@@ -7,7 +7,6 @@ token was the best, one of the two best, … of its row. That is sharper than to
 since each token's law is known. Plain decoding is the control and is judged by the same measure.
 """
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,7 +19,7 @@ import specrt
 from specrt.bench.environment import environment
 from specrt.bench.law import RANKS, SIGMA, Law
 from specrt.bench.suite import Prompt
-from specrt.runtime.bundle import MANIFEST, Manifest
+from specrt.runtime.bundle import MANIFEST, Manifest, sha256
 from specrt.runtime.errors import CheckError, RequestError
 from specrt.runtime.evenness import unevenness
 from specrt.runtime.interfaces import Session
@@ -118,7 +117,7 @@ def document(
         "holds": all(finding.holds for finding in findings),
         "bundle": {
             "path": str(folder),
-            "sha256": hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest(),
+            "sha256": sha256(folder / MANIFEST),
             "files": {file.path: file.sha256 for file in manifest.files},
         },
         "uneven": unevenness(manifest) or None,

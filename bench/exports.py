@@ -6,7 +6,6 @@ The command runs in a process of its own, whose start counts. An old bundle in i
 once the new one is whole; where the export fails, both it and RESULT.json stay as they are.
 """
 
-import hashlib
 import json
 import os
 import shlex
@@ -45,15 +44,14 @@ def measured(command: Sequence[str]) -> Spent:
 def document(bundle: Path, command: Sequence[str], date: str, spent: Spent) -> dict[str, Any]:
     """All that is known of an export, as one JSON object. bundle: what it wrote."""
     from specrt.bench.environment import environment
-    from specrt.runtime.bundle import MANIFEST, read_manifest
+    from specrt.runtime.bundle import MANIFEST, read_manifest, sha256
 
     manifest = read_manifest(bundle)
     quality: Mapping[str, Any] = manifest.checks.get("quality", {})
-    digest = hashlib.sha256((bundle / MANIFEST).read_bytes()).hexdigest()
     return {
         "date": date,
         "command": shlex.join(command),
-        "bundle": {"path": str(bundle), "sha256": digest},
+        "bundle": {"path": str(bundle), "sha256": sha256(bundle / MANIFEST)},
         "environment": environment(),
         "source": manifest.source.name,
         "drafts": [info.source.name for info in manifest.drafters],

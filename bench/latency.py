@@ -6,7 +6,6 @@ object); a run that fails gives one too. Where a question has several turns, all
 each of them after the same conversation: the baseline's answers stand between them.
 """
 
-import hashlib
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,7 @@ from specrt.bench.energy import Meter
 from specrt.bench.environment import environment, peak_rss_mb
 from specrt.bench.report import FORMAT, percentiles, summarise
 from specrt.bench.suite import KINDS, Prompt, load_suites
-from specrt.runtime.bundle import MANIFEST
+from specrt.runtime.bundle import MANIFEST, sha256
 from specrt.runtime.errors import RequestError, SpecrtError
 
 WARMUP_TOKENS = 16
@@ -176,12 +175,11 @@ def _converse(
 
 def document(around: Circumstances, plan: Plan, records: Sequence[Record]) -> dict[str, Any]:
     """All that is known of a benchmark, as one JSON object."""
-    manifest = (around.bundle / MANIFEST).read_bytes()
     return {
         "format": FORMAT,
         "date": around.date,
         "command": shlex.join(around.command),
-        "bundle": {"path": str(around.bundle), "sha256": hashlib.sha256(manifest).hexdigest()},
+        "bundle": {"path": str(around.bundle), "sha256": sha256(around.bundle / MANIFEST)},
         "environment": environment(around.profile.threads if around.profile else None),
         "options": {
             "drafters": list(plan.methods),

@@ -6,7 +6,7 @@ compared with the text that came, whether it was verified or not: it needs no pr
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, sqrt
 
 import numpy as np
@@ -123,9 +123,7 @@ class Adaptive:
         part, self._unread = asked[chosen.arm]
         if chosen.stops:
             self._watch = Watch(self._certainty(chosen.arm), self._floor(chosen.arm))
-            context = Context(
-                context.tokens, context.hidden, context.sampling, context.noise, self._watch
-            )
+            context = replace(context, go_on=self._watch)
         return part.propose(context, chosen.tokens, rng)
 
     def observe(self, step: Step) -> None:
@@ -269,7 +267,7 @@ class Adaptive:
             return "plain: nothing to draft" + (f"; {IN_VAIN}" if vain else "")
         best, most, arm = chosen, -inf, chosen.arm
         for option in options:
-            worth = option.emits - pace * (option.seconds - option.lasting)
+            worth = option.worth(pace)
             if worth >= most and option.arm != arm and (worth > most or option > best):
                 best, most = option, worth
         than = f"; {_shown(best)}" if best is not chosen else ""

@@ -4,7 +4,6 @@ A profile is good for the device, provider, versions and bundle it was measured 
 other: one that does not fit is as if it were not there. Times are whole microseconds.
 """
 
-import hashlib
 import json
 import os
 import platform
@@ -17,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from specrt.runtime.bundle import MANIFEST
+from specrt.runtime.bundle import MANIFEST, sha256
 from specrt.runtime.costs import Costs, DraftCost
 from specrt.runtime.errors import BundleError
 from specrt.runtime.records import parse_json, read_record
@@ -116,7 +115,7 @@ def key(folder: Path, provider: str) -> Key:
         provider=provider,
         specrt=VERSION,
         onnxruntime=ort.__version__,
-        bundle=hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest(),
+        bundle=sha256(folder / MANIFEST),
     )
 
 
