@@ -84,7 +84,7 @@ class Adaptive:
         return max(1.0, self._emitted / self._cost if self._cost else 1.0) / plain
 
     def draft(
-        self, drafter: Drafter, context: Context, room: int, rng: np.random.Generator
+        self, drafter: Drafter, context: Context, room: int, rng: "np.random.Generator"
     ) -> Proposal:
         costs, policy = self._memory.costs, self._memory.policy
         if not self._steps:

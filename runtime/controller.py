@@ -24,7 +24,7 @@ class Controller(Protocol):
     def reason(self) -> str: ...  # why the latest draft, for the trace
 
     def draft(
-        self, drafter: Drafter, context: Context, room: int, rng: np.random.Generator
+        self, drafter: Drafter, context: Context, room: int, rng: "np.random.Generator"
     ) -> Proposal:
         """What the drafter proposes, of at most room tokens; or less of it, or nothing."""
 
@@ -48,7 +48,7 @@ class Fixed:
         return self.why or f"fixed budget {self.tokens}"
 
     def draft(
-        self, drafter: Drafter, context: Context, room: int, rng: np.random.Generator
+        self, drafter: Drafter, context: Context, room: int, rng: "np.random.Generator"
     ) -> Proposal:
         budget = min(self.tokens, room)
         proposal = drafter.propose(context, budget, rng)

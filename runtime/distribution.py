@@ -95,7 +95,7 @@ def surplus(p: Distribution, q: Distribution, share: float = 1.0) -> np.ndarray:
     return rest
 
 
-def draw(p: Distribution, rng: np.random.Generator) -> int:
+def draw(p: Distribution, rng: "np.random.Generator") -> int:
     """One token: the inverse of the running total at a uniform number scaled by the total itself,
     so rounding never yields a token of weight zero. A single token needs no number."""
     if p.ids is not None and p.ids.size == 1:

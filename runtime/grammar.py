@@ -121,7 +121,7 @@ class Guided:
         """See drafters/first.py."""
         return unread(self.inner, tokens)
 
-    def propose(self, context: Context, budget: int, rng: np.random.Generator) -> Proposal:
+    def propose(self, context: Context, budget: int, rng: "np.random.Generator") -> Proposal:
         forced = self.grammar.forced(context.tokens)[:budget] if budget > 0 else []
         if forced:
             return chain(forced, source="grammar")

@@ -61,7 +61,7 @@ class Context:
     noise: Noise | None = None
     go_on: Callable[[float], bool] | None = None
 
-    def draw(self, q: Distribution, ahead: int, rng: np.random.Generator) -> int:
+    def draw(self, q: Distribution, ahead: int, rng: "np.random.Generator") -> int:
         """A draft token from q, `ahead` tokens after the text's end: with the target's noise if
         there is any, so that both draw the same token as often as can be, else with rng. Siblings
         come one by one, each from the law without those before it."""
@@ -73,6 +73,6 @@ class Context:
 class Drafter(Protocol):
     """Guesses what comes next. It sees the text, and owns and repairs its own cache."""
 
-    def propose(self, context: Context, budget: int, rng: np.random.Generator) -> Proposal:
+    def propose(self, context: Context, budget: int, rng: "np.random.Generator") -> Proposal:
         """At most budget tokens, fewer or none if it has nothing. Depends on the context and rng
         alone, not on what was asked before."""

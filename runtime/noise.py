@@ -73,7 +73,7 @@ class Chance:
     """What decides: a generator, and under coupling the text's noise, which then draws all tokens
     of the target."""
 
-    rng: np.random.Generator
+    rng: "np.random.Generator"
     noise: Noise | None = None
 
     def draw(self, p: Distribution, place: int) -> int:

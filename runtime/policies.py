@@ -142,7 +142,7 @@ class CostOptimal:
 class Thompson(CostOptimal):
     """The same with probabilities drawn from what the counts leave open: it probes by itself."""
 
-    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    rng: "np.random.Generator" = field(default_factory=lambda: np.random.default_rng(0))
 
     def believe(self, right: float, wrong: float) -> float:
         return float(self.rng.beta(right, wrong))
@@ -236,7 +236,7 @@ class Exp3:
     """Exponential weights over drafters and budgets: for streams that change against us."""
 
     rate: float = 0.1
-    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    rng: "np.random.Generator" = field(default_factory=lambda: np.random.default_rng(0))
     losses: dict[tuple[str, int], float] = field(default_factory=dict)
     _chance: float = 1.0
     _best: float = 0.0  # tokens a second

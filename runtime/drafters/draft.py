@@ -35,7 +35,7 @@ class DraftModel:
         self._name = name
         self._seen: list[int] = []  # the tokens its cache has read
 
-    def propose(self, context: Context, budget: int, rng: np.random.Generator) -> Proposal:
+    def propose(self, context: Context, budget: int, rng: "np.random.Generator") -> Proposal:
         tokens, session = context.tokens, self._session
         budget = min(budget, session.capacity + 1 - len(tokens))  # the last one drafted is not read
         if budget <= 0:

@@ -14,7 +14,7 @@ class First:
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         self.drafters = tuple(drafters)
 
-    def propose(self, context: Context, budget: int, rng: np.random.Generator) -> Proposal:
+    def propose(self, context: Context, budget: int, rng: "np.random.Generator") -> Proposal:
         for drafter in self.drafters:
             proposal = drafter.propose(context, budget, rng)
             if proposal.size:

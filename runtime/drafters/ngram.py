@@ -30,7 +30,7 @@ class Ngram:
         self._lengths = range(longest, shortest - 1, -1)
         self._held: Index = ([], {})
 
-    def propose(self, context: Context, budget: int, rng: np.random.Generator) -> Proposal:
+    def propose(self, context: Context, budget: int, rng: "np.random.Generator") -> Proposal:
         tokens = context.tokens
         places = self._read(tokens)
         for length in self._lengths:

@@ -9,5 +9,5 @@ from specrt.runtime.proposal import NOTHING, Proposal
 class Plain:
     """Proposes nothing."""
 
-    def propose(self, context: Context, budget: int, rng: np.random.Generator) -> Proposal:
+    def propose(self, context: Context, budget: int, rng: "np.random.Generator") -> Proposal:
         return NOTHING
