@@ -5,7 +5,7 @@ ends a stream that the same thread, or one that has ended, left unfinished, and 
 another thread streams.
 """
 
-import secrets
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -119,7 +119,7 @@ class Model:
         is what `generate` writes with its seed. The other arguments are those of `stream`."""
         if n < 1:
             raise RequestError(f"n must be 1 text or more, not {n}")
-        first = secrets.randbits(32) if seed is None else seed
+        first = _fresh_seed() if seed is None else seed
         results = []
         with self._turn:
             for i in range(n):
@@ -174,7 +174,7 @@ class Model:
             prompt=ids,
             max_tokens=max_tokens,
             sampling=chosen,
-            seed=secrets.randbits(32) if seed is None else seed,
+            seed=_fresh_seed() if seed is None else seed,
             stop=frozenset(self.manifest.model.eos_ids),
             logprobs=logprobs,
             traced=traced,
@@ -299,6 +299,10 @@ class Model:
                     )
                 active.close()
             self._active = stream
+
+
+def _fresh_seed() -> int:
+    return int.from_bytes(os.urandom(4))
 
 
 def _open(folder: Path, flavour: str, graph: str, model: ModelInfo, **where: Any) -> Session:

@@ -39,7 +39,6 @@ runtime/native/attention.h.
 The invariant: a folder either holds a whole bundle or does not load.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -245,6 +244,8 @@ def check_hashes(
 
 
 def sha256(path: Path) -> str:
+    import hashlib  # it brings OpenSSL, 4 MB that a session alone does not need
+
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

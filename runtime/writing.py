@@ -2,7 +2,6 @@
 
 import errno
 import os
-import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,7 +24,7 @@ def writing(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """
     out = Path(os.path.realpath(folder))
     _check_replaceable(out)
-    token = secrets.token_hex(4)
+    token = os.urandom(4).hex()
     new, old = (out.with_name(f".{out.name}.{kind}-{token}") for kind in ("new", "old"))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +61,7 @@ def writing_file(path: Path) -> Iterator[TextIO]:
             yield stream
         return
     out = Path(os.path.realpath(path))
-    new = out.with_name(f".{out.name}.new-{secrets.token_hex(4)}")
+    new = out.with_name(f".{out.name}.new-{os.urandom(4).hex()}")
     try:
         with new.open("w", encoding="utf-8") as file:
             yield file
