@@ -68,8 +68,12 @@ def peak_rss_mb() -> float | None:
         import resource
     except ImportError:  # Windows
         return None
-    unit = 1 if platform.system() == "Darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+    return maxrss_mb(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def maxrss_mb(ru_maxrss: int) -> float:
+    """What the system tells of a peak, in MB (10^6 bytes): macOS counts bytes, others KiB."""
+    return ru_maxrss * (1 if platform.system() == "Darwin" else 1024) / 1e6
 
 
 def _cpu() -> str:

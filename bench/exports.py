@@ -36,9 +36,11 @@ def measured(command: Sequence[str]) -> Spent:
     start = perf_counter()
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
     _, status, usage = os.wait4(child.pid, 0)
+    seconds = perf_counter() - start
     child.returncode = os.waitstatus_to_exitcode(status)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return Spent(child.returncode, perf_counter() - start, usage.ru_maxrss * unit / 1e6)
+    from specrt.bench.environment import maxrss_mb
+
+    return Spent(child.returncode, seconds, maxrss_mb(usage.ru_maxrss))
 
 
 def document(bundle: Path, command: Sequence[str], date: str, spent: Spent) -> dict[str, Any]:
