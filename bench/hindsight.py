@@ -5,37 +5,43 @@
 TEXTS are what bench/replay.py recorded of the bundle. Replayed on the device as it is measured
 now, they tell which fixed settings are the best of each kind of work. Those are then run for real,
 prompt by prompt, in turns with plain decoding and auto. Before each prompt the device is measured
-briefly, and the simulator says by that how fast each run will be.
+briefly.
 
 Seconds are those of a run's steps: a draft model's reading of the prompt counts, the target's does
 not. Where others use the machine too, neighbouring runs differ by how much these take. So what each
 step did is also priced, in steps of one row, by the median of all that was measured: the curve
 v(rows), and what a draft model takes to draft and to read. Intervals are of 95 %, by bootstrap over
-prompts. What the simulator said is compared with the seconds of the run over those of a row in it.
+prompts.
+
+What the simulator says of a run is compared with its seconds. It is told that median, the seconds
+of a row in the run, and a copy of the controller as it was when the run began, with all that it had
+learned. Where the bundle no longer writes what was recorded, the text is recorded anew: kernels
+that round otherwise write another text.
 """
 
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 
 import specrt
 from specrt.bench.environment import environment
-from specrt.bench.replay import Recorded, device_of, load_texts
+from specrt.bench.replay import Recorded, device_of, load_texts, offered
 from specrt.bench.simulator import Device, run, settings, speed
-from specrt.bench.suite import KINDS, Prompt, load_suites
-from specrt.runtime.policies import COST
+from specrt.bench.suite import KINDS, load_suites
+from specrt.runtime.controller import Controller
 from specrt.runtime.trace import Step
 
 PLAIN, AUTO = "plain", "auto"
-OTHER, OTHER_TOKENS = (0,), 4  # a text between runs, so that no cache still holds the prompt
+OTHER, OTHER_TOKENS = (0,), 4  # a text between runs, so that no model's cache holds the prompt
 DRAWS = 2000  # of the bootstrap
 LEAST = (0.97, 0.95)  # of auto over plain decoding, and over the best fixed setting
 
@@ -43,7 +49,8 @@ LEAST = (0.97, 0.95)  # of auto over plain decoding, and over the best fixed set
 @dataclass(frozen=True, slots=True)
 class Run:
     """A real run. priced: steps of one row that its steps are worth. spent: as many as took its
-    seconds. predicted: what the simulator says of the latter."""
+    seconds. predicted: what the simulator says of the latter. steps, simulated: how many of each
+    source and number of drafted tokens, in the run and by the simulator."""
 
     prompt: str
     kind: str
@@ -53,16 +60,18 @@ class Run:
     priced: float
     spent: float
     predicted: float
+    steps: Mapping[str, int] = field(default_factory=dict)
+    simulated: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class _Raw:
-    """The same before all curves are known."""
+    """The same before all curves are known. controller: as it was when the run began."""
 
     text: Recorded
     setting: str
     steps: Sequence[Step]
-    predicted: float
+    controller: Controller
     device: Device
 
 
@@ -90,20 +99,21 @@ def measure(
 ) -> Iterator[_Raw]:
     """All real runs, kinds in the order of the texts."""
     prompts = {prompt.id: prompt for prompt in load_suites(KINDS)}
-    device = _device(model)
-    chosen = candidates(texts, device, best)
-    simulated = settings(tuple(texts[0].text.offers), device, [COST], profiled=True)
+    chosen = candidates(texts, _device(model), best)
     for index, one in enumerate(texts):
         labels, device = (PLAIN, AUTO, *chosen[one.kind]), _device(model)
-        predicted = {}
-        for label in labels:
-            drafters, controller = simulated[COST if label == AUTO else label]
-            predicted[label] = speed(run(one.text, device, controller(), drafters))
+        ids = model.prompt_ids(messages=prompts[one.id].messages)
         for turn in range(rounds):
             first = (index + turn) % len(labels)
             for label in labels[first:] + labels[:first]:
-                steps = _steps(model, prompts[one.id], label, tokens)
-                yield _Raw(one, label, steps, predicted[label], device)
+                for name in device.drafts or (PLAIN,):
+                    model.generate(OTHER, max_tokens=OTHER_TOKENS, **_how(name))
+                how = _how(label)
+                controller = deepcopy(model._controller(how["drafter"], how.get("budget"), None))
+                result = model.generate(ids, max_tokens=tokens, temperature=0, **how)
+                if result.tokens != tuple(one.text.written):
+                    one = replace(one, text=offered(model, ids, result.tokens, tokens))
+                yield _Raw(one, label, result.trace.steps, controller, device)
 
 
 def priced(raws: Sequence[_Raw]) -> list[Run]:
@@ -125,6 +135,7 @@ def priced(raws: Sequence[_Raw]) -> list[Run]:
             sum(sum(step.seconds) for step in raw.steps),
             sum(len(step.emitted) for step in raw.steps),
         )
+        simulated = _simulated(raw, usual, one)
         runs.append(
             Run(
                 prompt=raw.text.id,
@@ -134,10 +145,25 @@ def priced(raws: Sequence[_Raw]) -> list[Run]:
                 seconds=seconds,
                 priced=target + _drafting(raw, usual),
                 spent=seconds / one,
-                predicted=tokens / (raw.predicted * raw.device.plain),
+                predicted=tokens / (speed(simulated) * one),
+                steps=_counted(raw.steps),
+                simulated=_counted(simulated),
             )
         )
     return runs
+
+
+def _simulated(raw: _Raw, usual: Device, one: float) -> list[Step]:
+    """The run's text on the usual device, at so many seconds of one row."""
+    drafts = {name: (token * one, read * one) for name, (token, read) in usual.drafts.items()}
+    named = raw.setting.partition(" ")[0].split("+")
+    names = tuple(raw.text.text.offers) if raw.setting in (PLAIN, AUTO) else named
+    return run(raw.text.text, Device(one, usual.curve, drafts), raw.controller, names)
+
+
+def _counted(steps: Sequence[Step]) -> dict[str, int]:
+    counts = Counter((step.source or PLAIN, step.drafted) for step in steps)
+    return {f"{source} {drafted}": n for (source, drafted), n in sorted(counts.items())}
 
 
 def _drafting(raw: _Raw, usual: Device) -> float:
@@ -170,14 +196,17 @@ def ratio(
 
 def report(runs: Sequence[Run]) -> Iterator[str]:
     """A line for each kind of work and setting, and whether auto holds what it promises."""
-    yield f"{'work':11}{'setting':18}{'wall x plain':>22}{'priced x plain':>24}{'predicted':>12}"
+    header = f"{'work':11}{'setting':18}{'wall x plain':>22}{'priced x plain':>24}"
+    yield f"{header}{'predicted x plain':>20}{'off':>6}"
     for kind in dict.fromkeys(one.kind for one in runs):
         those = [one for one in runs if one.kind == kind]
         labels = list(dict.fromkeys(one.setting for one in those))
         fixed = [label for label in labels if label not in (PLAIN, AUTO)]
         for label in (AUTO, *fixed):
             wall, steps = (_shown(ratio(those, label, PLAIN, t)) for t in (_wall, _priced))
-            yield f"{kind:11}{label:18}{wall:>22}{steps:>24}{_off(those, label):>12}"
+            said = ratio(those, label, PLAIN, _predicted)[0]
+            line = f"{kind:11}{label:18}{wall:>22}{steps:>24}"
+            yield f"{line}{said:20.2f}{off(those, label):6.2f}"
         best = max(fixed, key=lambda x: ratio(those, x, PLAIN, _priced)[0])
         plain, hindsight = (ratio(those, AUTO, x, _priced) for x in (PLAIN, best))
         holds = plain[0] >= LEAST[0] and hindsight[0] >= LEAST[1]
@@ -194,23 +223,28 @@ def _priced(one: Run) -> float:
     return one.priced
 
 
-def _off(runs: Sequence[Run], label: str) -> str:
-    """Predicted over real tokens a second, both at the speed of one row: the median of runs."""
-    return f"{median(one.spent / one.predicted for one in runs if one.setting == label):.2f}"
+def _predicted(one: Run) -> float:
+    return one.predicted
+
+
+def off(runs: Sequence[Run], label: str) -> float:
+    """Predicted over real tokens a second of all runs of a setting, at each run's own seconds of a
+    row."""
+    those = [one for one in runs if one.setting == label]
+    return sum(one.spent for one in those) / sum(one.predicted for one in those)
 
 
 def _shown(found: tuple[float, float, float]) -> str:
     return f"{found[0]:.2f} ({found[1]:.2f}..{found[2]:.2f})"
 
 
-def _steps(model: specrt.Model, prompt: Prompt, label: str, tokens: int) -> Sequence[Step]:
+def _how(label: str) -> dict[str, Any]:
+    """A setting as options of a request."""
     drafter, _, budget = label.partition(" ")
-    how: dict[str, Any] = {"drafter": "none" if label == PLAIN else drafter}
-    if budget:
-        how["budget"] = int(budget)
-    model.generate(OTHER, max_tokens=OTHER_TOKENS, **how)
-    result = model.generate(messages=prompt.messages, max_tokens=tokens, temperature=0, **how)
-    return result.trace.steps
+    return {
+        "drafter": "none" if label == PLAIN else drafter,
+        **({"budget": int(budget)} if budget else {}),
+    }
 
 
 def _device(model: specrt.Model) -> Device:

@@ -50,9 +50,10 @@ class Recorded:
             name: [offer and list(offer) for offer in each]
             for name, each in self.text.offers.items()
         }
-        record = {"id": self.id, "kind": self.kind, "prompt": self.text.prompt}
+        text = self.text
+        record = {"id": self.id, "kind": self.kind, "prompt": text.prompt, "ids": [*text.ids]}
         return json.dumps(
-            {**record, "ids": [*self.text.ids], "most": self.text.most, "offers": offers}
+            {**record, "most": text.most, "written": [*text.written], "offers": offers}
         )
 
 
@@ -80,17 +81,18 @@ def record(
     model: specrt.Model, suites: Sequence[str], tokens: int, limit: int
 ) -> Iterator[Recorded]:
     """The texts of the first `limit` prompts of each suite, each up to so many tokens."""
-    drafter = model._drafter("auto")
-    names = model._parts("auto")
     for suite in suites:
         for prompt in load_suites([suite])[:limit]:
             ids = model.prompt_ids(messages=prompt.messages)
             written = model.generate(ids, drafter="none", max_tokens=tokens, temperature=0).tokens
-            offers = {
-                name: offers_of(part, ids, written)
-                for name, part in zip(names, parts(drafter), strict=True)
-            }
-            yield Recorded(prompt.id, prompt.kind, Text(offers, len(ids), ids, tokens))
+            yield Recorded(prompt.id, prompt.kind, offered(model, ids, written, tokens))
+
+
+def offered(model: specrt.Model, prompt: Sequence[int], written: Sequence[int], most: int) -> Text:
+    """A text that was written, with what each of the model's drafters would have offered in it."""
+    drafters = zip(model._parts("auto"), parts(model._drafter("auto")), strict=True)
+    offers = {name: offers_of(part, prompt, written) for name, part in drafters}
+    return Text(offers, len(prompt), tuple(prompt), most, tuple(written))
 
 
 def load_texts(path: Path) -> list[Recorded]:
@@ -102,7 +104,8 @@ def load_texts(path: Path) -> list[Recorded]:
             name: [each and _offer(*each) for each in places]
             for name, places in given["offers"].items()
         }
-        text = Text(offers, given["prompt"], tuple(given.get("ids", ())), given.get("most", 0))
+        ids, written = (tuple(given.get(key, ())) for key in ("ids", "written"))
+        text = Text(offers, given["prompt"], ids, given.get("most", 0), written)
         texts.append(Recorded(given["id"], given["kind"], text))
     if not texts:
         raise RequestError(f"{path} holds no text; record some")

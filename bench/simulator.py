@@ -69,13 +69,15 @@ def straight(slope: float, jump: float = 0.05) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What each drafter would offer at each place, None where it has nothing. ids: the prompt's
-    tokens, if known. most: tokens that were asked for; 0: as many as were written."""
+    """What each drafter would offer at each place, None where it has nothing. ids, written: the
+    tokens of the prompt and of the text, if known. most: tokens that were asked for; 0: as many as
+    were written."""
 
     offers: Mapping[str, Sequence[Offer | None]]
     prompt: int = 64
     ids: Sequence[int] = ()
     most: int = 0
+    written: Sequence[int] = ()
 
     @property
     def size(self) -> int:
@@ -84,7 +86,8 @@ class Text:
     def first(self, tokens: int) -> "Text":
         """The beginning of it."""
         offers = {name: each[:tokens] for name, each in self.offers.items()}
-        return replace(self, offers=offers, most=min(tokens, self.most))
+        most, written = min(tokens, self.most), self.written[:tokens]
+        return replace(self, offers=offers, most=most, written=written)
 
 
 class Simulated:

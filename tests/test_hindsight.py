@@ -1,6 +1,6 @@
 """auto against plain decoding and the best fixed setting: real runs, priced, with intervals."""
 
-from dataclasses import replace
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -8,13 +8,15 @@ import pytest
 
 import specrt
 from specrt.bench import hindsight
-from specrt.bench.hindsight import AUTO, PLAIN, Run, candidates, measure, priced, ratio, report
+from specrt.bench.hindsight import AUTO, PLAIN, Run, candidates, measure, off, priced, ratio, report
 from specrt.bench.replay import Recorded
-from specrt.bench.simulator import Device, Text, draft_text, joined, lookup_text, straight
+from specrt.bench.simulator import Device, draft_text, joined, lookup_text, memory, straight
+from specrt.bench.simulator import run as simulate
 from specrt.bench.suite import Prompt
+from specrt.runtime.adaptive import Adaptive
+from specrt.runtime.controller import Fixed
 from specrt.runtime.trace import Step
 
-TEXT = Text({}, prompt=64)
 DEVICE = Device(0.02, straight(0.08), {"draft": (0.007, 0.0001)})
 
 
@@ -51,8 +53,14 @@ def test_a_kind_at_which_auto_is_too_slow_is_told(seconds: float, end: str) -> N
 
 
 def test_what_the_simulator_said_is_told_over_what_was_measured() -> None:
-    runs = [run("a", label, 10, 11.0, predicted=10.0) for label in (PLAIN, AUTO, "ngram 2")]
-    assert [line.split()[-1] for line in list(report(runs))[1:3]] == ["1.10", "1.10"]
+    runs = [run("a", PLAIN, 10, 12.0, predicted=12.0)]
+    runs += [run("a", label, 10, 11.0, predicted=10.0) for label in (AUTO, "ngram 2")]
+    assert [line.split()[-2:] for line in list(report(runs))[1:3]] == [["1.20", "1.10"]] * 2
+
+
+def test_long_runs_count_for_more_in_how_far_the_simulator_was_off() -> None:
+    runs = [run("a", AUTO, 10, 10.0, predicted=20.0), run("b", AUTO, 90, 90.0, predicted=80.0)]
+    assert off(runs, AUTO) == 1.0
 
 
 def test_every_setting_is_run_for_real_and_priced_by_rows(
@@ -68,6 +76,36 @@ def test_every_setting_is_run_for_real_and_priced_by_rows(
     for one, raw in zip(runs, raws, strict=True):
         if one.setting == PLAIN:
             assert one.priced == pytest.approx(len(raw.steps))  # a step each, and no draft
+    assert model._habits.past._begun == 2  # the texts between the runs taught auto nothing
+
+
+def test_what_the_bundle_no_longer_writes_is_recorded_anew(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = Prompt("chat-1", "chat", "the cat on the mat and the cat on the")
+    monkeypatch.setattr(hindsight, "load_suites", lambda names: (prompt,))
+    model = specrt.load(tiny_bundle)
+    raws = list(measure(model, [recorded("chat", (0.9, 0.1), 24)], 24, best=1, rounds=1))
+    for one in priced(raws):
+        if one.setting != AUTO:  # a fixed setting takes the same steps in the simulator
+            assert one.steps == one.simulated
+
+
+@pytest.mark.parametrize("setting", [AUTO, "ngram+draft 4", "draft 2"])
+def test_the_simulator_says_what_a_run_takes_that_it_knows_all_of(setting: str) -> None:
+    one = recorded("chat", (0.6, 0.8))
+    names = ("ngram", "draft") if setting == AUTO else tuple(setting.split()[0].split("+"))
+    held = memory(DEVICE, profiled=True)
+    for _ in range(3):  # what it learned before is known too
+        simulate(one.text, DEVICE, Adaptive(("ngram", "draft"), held), ("ngram", "draft"))
+    controller = (
+        Adaptive(names, held) if setting == AUTO else Fixed(int(setting.rpartition(" ")[2]))
+    )
+    before = deepcopy(controller)
+    steps = simulate(one.text, DEVICE, controller, names)
+    (found,) = priced([hindsight._Raw(one, setting, steps, before, DEVICE)])
+    assert found.steps == found.simulated
+    assert found.predicted == pytest.approx(found.spent)
 
 
 def test_a_draft_model_is_priced_by_its_tokens_and_by_what_it_had_to_read() -> None:
@@ -76,7 +114,8 @@ def test_a_draft_model_is_priced_by_its_tokens_and_by_what_it_had_to_read() -> N
         return Step(emitted, drafted, accepted, drafted, (9.0, 0.02, 0.0), source)
 
     steps = [step(0, 0, ""), step(4, 4), step(4, 1), step(2, 1, "ngram"), step(1, 0)]
-    raw = hindsight._Raw(replace(recorded("chat", (0.5, 0.5)), text=TEXT), AUTO, steps, 1.0, DEVICE)
+    text = recorded("chat", (0.5, 0.5))
+    raw = hindsight._Raw(text, AUTO, steps, Fixed(0), DEVICE)
     # places 64, 65, 70, 72, 74; known to it before: 0, 0, 68, 71, 71
     token, read = 0.007 / 0.02, 0.0001 / 0.02
     rows = sum(DEVICE.step(n + 1) for n in (0, 4, 4, 2, 1)) / 0.02

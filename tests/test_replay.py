@@ -56,7 +56,7 @@ def test_offers_are_judged_by_the_text_and_follow_it() -> None:
 def test_texts_are_read_as_they_were_written(tmp_path: Path) -> None:
     texts = [
         Recorded("a", "chat", Text({"ngram": [None, Offer(1, 3, "ngram 2")]}, 7)),
-        Recorded("b", "code", Text({"ngram": [Offer(0, 1, "ngram 4")]}, 2, (7, 8), 64)),
+        Recorded("b", "code", Text({"ngram": [Offer(0, 1, "ngram 4")]}, 2, (7, 8), 64, (9,))),
     ]
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(text.to_json() + "\n" for text in texts))
