@@ -9,10 +9,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from specrt.runtime.drafters.first import is_free, stops, unread
 from specrt.runtime.errors import RequestError
@@ -21,13 +20,16 @@ from specrt.runtime.prefix import common_prefix
 from specrt.runtime.proposal import Proposal, chain
 from specrt.runtime.sampling import Sampling
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 Schema = str | bool | Mapping[str, Any]
 
 
 class Forms:
     """Makes grammars for one tokenizer. limit: the number of real token ids."""
 
-    def __init__(self, tokenizer: Tokenizer, limit: int, eos_ids: Sequence[int]) -> None:
+    def __init__(self, tokenizer: "Tokenizer", limit: int, eos_ids: Sequence[int]) -> None:
         try:
             self._tool: Any = import_module("llguidance")
         except ImportError:

@@ -5,13 +5,14 @@ So `stream` and `generate` take temperature and penalties alike, and an unknown 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import TypedDict
-
-from tokenizers import Tokenizer
+from typing import TYPE_CHECKING, TypedDict
 
 from specrt.runtime.processors import Custom, Processors
 from specrt.runtime.sampling import Sampling
 from specrt.runtime.text import encode
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 Word = str | Sequence[int]
 
@@ -35,7 +36,7 @@ class How(TypedDict, total=False):
     custom: Custom | None
 
 
-def sampling(how: How, tokenizer: Tokenizer) -> Sampling:
+def sampling(how: How, tokenizer: "Tokenizer") -> Sampling:
     """How a request draws. TypeError for a name that is none of these, RequestError for values
     that cannot be used."""
     given = {**how, "bad_words": _words(how.get("bad_words", ()), tokenizer)}
@@ -44,7 +45,7 @@ def sampling(how: How, tokenizer: Tokenizer) -> Sampling:
     return Sampling(**given, processors=Processors(**changes))  # type: ignore[arg-type]
 
 
-def _words(words: Sequence[Word], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+def _words(words: Sequence[Word], tokenizer: "Tokenizer") -> tuple[tuple[int, ...], ...]:
     """Token sequences, each once; a word alone is another token than after a blank."""
     if isinstance(words, str):
         words = (words,)
@@ -55,5 +56,5 @@ def _words(words: Sequence[Word], tokenizer: Tokenizer) -> tuple[tuple[int, ...]
     return tuple(dict.fromkeys(found))
 
 
-def _ids(word: Word, tokenizer: Tokenizer) -> Sequence[int]:
+def _ids(word: Word, tokenizer: "Tokenizer") -> Sequence[int]:
     return encode(tokenizer, word, add_bos=False) if isinstance(word, str) else word

@@ -10,17 +10,21 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from tokenizers import Tokenizer
+from typing import TYPE_CHECKING
 
 from specrt.runtime.errors import BundleError, RequestError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 HALF = "\N{REPLACEMENT CHARACTER}"  # what a decoder makes of a character that is not complete
 RESYNC = 8  # tokens after which broken text is cut: a UTF-8 character has at most 4 bytes
 
 
-def load_tokenizer(path: Path) -> Tokenizer:
+def load_tokenizer(path: Path) -> "Tokenizer":
     """The tokenizer of a tokenizer.json, which neither cuts nor pads what it is given."""
+    from tokenizers import Tokenizer  # 3 MB that a session alone does not need
+
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises plain Exception
@@ -38,7 +42,7 @@ def _give_back() -> None:
         trim(0)
 
 
-def real_ids(tokenizer: Tokenizer, vocab: int) -> int:
+def real_ids(tokenizer: "Tokenizer", vocab: int) -> int:
     """One more than the last id below vocab that is a token; those from there on are padding.
 
     Not the number of tokens: some tokenizers leave ids out before their special tokens.
@@ -47,7 +51,7 @@ def real_ids(tokenizer: Tokenizer, vocab: int) -> int:
     return next(last, -1) + 1
 
 
-def encode(tokenizer: Tokenizer, text: str, add_bos: bool) -> list[int]:
+def encode(tokenizer: "Tokenizer", text: str, add_bos: bool) -> list[int]:
     """The ids of a text. add_bos: begin with what the tokenizer begins a text with, once.
 
     A chat template may have written the bos token already; then no second one is added. Nothing
@@ -61,7 +65,7 @@ def encode(tokenizer: Tokenizer, text: str, add_bos: bool) -> list[int]:
     return ids if ids[: len(start)] == start else start + ids
 
 
-def _opening(tokenizer: Tokenizer) -> list[int]:
+def _opening(tokenizer: "Tokenizer") -> list[int]:
     probe: list[int] = tokenizer.encode("a", add_special_tokens=False).ids
     whole: list[int] = tokenizer.encode("a", add_special_tokens=True).ids
     starts = range(len(whole) - len(probe) + 1)
@@ -83,7 +87,7 @@ class TextStream:
     right before the stop string that is complete first.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
+    def __init__(self, tokenizer: "Tokenizer", stop: Sequence[str] = ()) -> None:
         if isinstance(stop, str) or not all(stop):
             raise RequestError(f"stop strings are {stop!r}; give a list of texts, none empty")
         self._tokenizer = tokenizer
@@ -211,7 +215,7 @@ def _beginning(text: str, stop: Sequence[str]) -> int:
     return 0
 
 
-def _byte_tokens(tokenizer: Tokenizer) -> frozenset[int]:
+def _byte_tokens(tokenizer: "Tokenizer") -> frozenset[int]:
     """The ids of "<0x00>" to "<0xFF>", if the tokenizer decodes them as bytes."""
     names = (f"<0x{byte:02X}>" for byte in range(256))
     ids = [i for i in map(tokenizer.token_to_id, names) if i is not None]

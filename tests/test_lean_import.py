@@ -8,11 +8,12 @@ from specrt.runtime.bundle import read_manifest
 
 NEEDLESS = {
     *("numpy.random", "secrets", "_hashlib"),  # 6.5 MB; the last one loads OpenSSL
+    "tokenizers",  # 3.4 MB
     *("asyncio", "email", "http", "jinja2", "logging", "multiprocessing", "ssl"),
 }
 STEPS = """
 import sys
-import numpy, onnxruntime, tokenizers  # what these need is not ours to choose
+import numpy, onnxruntime  # what these need is not ours to choose
 theirs = {*sys.modules}
 from pathlib import Path
 from specrt.runtime.session import Session
