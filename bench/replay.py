@@ -14,9 +14,9 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from time import thread_time
+from time import perf_counter, thread_time
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from specrt.bench.suite import KINDS, load_suites
 from specrt.runtime.acceptance import MOST
 from specrt.runtime.adaptive import DEEPEST
 from specrt.runtime.controller import Controller
-from specrt.runtime.drafters.first import is_free, parts
+from specrt.runtime.drafters.first import First, is_free, parts, stops, unread
 from specrt.runtime.errors import RequestError
 from specrt.runtime.interfaces import Context, Drafter
 from specrt.runtime.policies import POLICIES
@@ -145,11 +145,41 @@ def compare(
     return found
 
 
+class _Aside:
+    """A drafter whose processor's seconds are kept aside; what its questions to the controller
+    take, whether to go on, is not among them."""
+
+    def __init__(self, inner: Drafter) -> None:
+        self.inner, self.seconds = inner, 0.0
+        self.free, self.stops = is_free(inner), stops(inner)
+
+    def unread(self, tokens: Sequence[int]) -> int:
+        return unread(self.inner, tokens)
+
+    def propose(self, context: Context, budget: int, rng: "np.random.Generator") -> Proposal:
+        began, ask, asking = thread_time(), context.go_on, 0.0
+
+        def go_on(certainty: float) -> bool:
+            nonlocal asking
+            asked = perf_counter()
+            answer = ask is None or ask(certainty)
+            asking += perf_counter() - asked
+            return answer
+
+        proposal = self.inner.propose(
+            context if ask is None else replace(context, go_on=go_on), budget, rng
+        )
+        self.seconds += thread_time() - began - asking
+        return proposal
+
+
 class Timed:
-    """A controller, and the processor's seconds of each of its choices with the lesson from it."""
+    """A controller, and the processor's seconds of each of its choices with the lesson from it,
+    without those of the drafters."""
 
     def __init__(self, inner: Controller) -> None:
         self.inner, self.seconds = inner, list[float]()
+        self._drafters: list[_Aside] = []
 
     @property
     def reason(self) -> str:
@@ -158,9 +188,12 @@ class Timed:
     def draft(
         self, drafter: Drafter, context: Context, room: int, rng: np.random.Generator
     ) -> Proposal:
+        self._drafters = self._drafters or [_Aside(part) for part in parts(drafter)]
+        before, asides = sum(one.seconds for one in self._drafters), First(self._drafters)
         began = thread_time()
-        proposal = self.inner.draft(drafter, context, room, rng)
-        self.seconds.append(thread_time() - began)
+        proposal = self.inner.draft(asides, context, room, rng)
+        taken = thread_time() - began
+        self.seconds.append(taken + before - sum(one.seconds for one in self._drafters))
         return proposal
 
     def observe(self, step: Step) -> None:
@@ -170,7 +203,7 @@ class Timed:
 
 
 def choices(texts: Sequence[Recorded], device: Device, policy: str) -> list[list[float]]:
-    """Seconds of each choice of a policy, text by text, simulated drafts in it."""
+    """Seconds of each choice of a policy, text by text."""
     names, seconds = tuple(texts[0].text.offers), list[list[float]]()
     drafters, controller = settings(names, device, [policy], profiled=True)[policy]
     for one in texts:

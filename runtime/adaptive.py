@@ -8,6 +8,7 @@ compared with the text that came, whether it was verified or not: it needs no pr
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, sqrt
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,6 +43,15 @@ class Memory:
     policy: Policy = field(default_factory=CostOptimal)
 
 
+class _Part(NamedTuple):
+    """One of the drafters, see drafters/first.py."""
+
+    name: str
+    drafter: Drafter
+    free: bool
+    may_stop: bool
+
+
 @dataclass(slots=True)
 class _Offer:
     """A free proposal, followed until the text is found to go another way."""
@@ -74,7 +84,8 @@ class Adaptive:
         self._emitted = self._cost = 0.0  # lately; the cost in steps of one row
         self._pace = 0.0  # at the latest choice
         self._chosen, self._unread = Option("", 0, 1.0, 0.0), 1
-        self._steps, self._free = 0, False  # taken so far; whether there are free drafters
+        self._steps = 0  # taken so far
+        self._parts: list[_Part] = []
         self.reason = ""
 
     @property
@@ -88,23 +99,22 @@ class Adaptive:
     ) -> Proposal:
         costs, policy = self._memory.costs, self._memory.policy
         if not self._steps:
-            self._alike.begin(self._memory.habits.past, context.tokens)
+            self._begin(drafter, context)
         self._pace = self.pace
         options = [Option("", 0, 1.0, costs.plain)]
         found: dict[str, Proposal] = {}
         asked: dict[str, tuple[Drafter, int]] = {}
-        for name, part in zip(self._names, parts(drafter), strict=True):
-            if is_free(part):
-                self._free = True
+        for name, part, free, may_stop in self._parts:
+            if free:
                 proposal = part.propose(context, min(room, MOST), rng)
                 if proposal.size:
                     found[name] = proposal
                     self._add_free(options, name, _kind(proposal), proposal.size)
             elif name not in self._silent:
                 missed, so_far = unread(part, context.tokens), len(options)
-                if stops(part):
+                if may_stop:
                     self._alike.judge(name, missed, costs, self._memory.habits.stopped(name))
-                self._add_costly(options, name, part, missed, room)
+                self._add_costly(options, name, missed, room, may_stop=may_stop)
                 if self._waits(name, missed, options, so_far):
                     del options[so_far:]
                 asked[name] = part, missed
@@ -157,44 +167,63 @@ class Adaptive:
             chosen, Outcome(step.drafted, step.accepted, len(step.emitted), draft_s + rest_s)
         )
 
+    def _begin(self, drafter: Drafter, context: Context) -> None:
+        """What stays as it is in the whole text."""
+        self._parts = [
+            _Part(name, part, is_free(part), stops(part))
+            for name, part in zip(self._names, parts(drafter), strict=True)
+        ]
+        if any(part.may_stop for part in self._parts):
+            self._alike.begin(self._memory.habits.past, context.tokens)
+
     def _add_free(self, options: list[Option], name: str, kind: str, most: int) -> None:
-        """What a free drafter found, cut to each number of tokens."""
+        """What a free drafter found, cut to each number of tokens; or to that of greatest worth,
+        where the policy goes by it."""
         rows, emits, chance = self._memory.costs.by_rows, 1.0, 1.0
+        pace, most_worth, best = self._pace, -inf, (0, 0.0)
+        by_worth = self._memory.policy.by_worth
         for n, rate in enumerate(self._rates(kind, most), start=1):
             chance *= rate
             emits += chance
+            worth = emits - pace * rows[n + 1]
+            if not by_worth:
+                options.append(Option(name, n, emits, rows[n + 1]))
+            elif worth > most_worth:
+                most_worth, best = worth, (n, emits)
+        if by_worth:
+            n, emits = best
             options.append(Option(name, n, emits, rows[n + 1]))
 
     def _add_costly(
-        self, options: list[Option], name: str, part: Drafter, unread: int, room: int
+        self, options: list[Option], name: str, unread: int, room: int, *, may_stop: bool
     ) -> None:
         """Drafts of a drafter that takes time: one for each number of tokens, or one that stops by
         itself."""
         costs, most = self._memory.costs, min(room, DEEPEST)
         rows, each, reading = costs.by_rows, costs.draft(name, 1), costs.draft(name, 0, unread)
-        pace, emits, chance = self._pace, 1.0, 1.0
-
-        def add(n: int, emits: float, seconds: float, stops: bool) -> None:
+        by_itself = most > 0 and may_stop and self._memory.policy.floor(1.0) is not None
+        drafts: list[tuple[int, float, float]] = []  # tokens; what a step emits and takes
+        if by_itself:
+            stopped = self._expected(name, reading)
+            drafted = min(stopped.drafted, most)
+            emitted = min(1 + (stopped.emitted - 1) * drafted / stopped.drafted, most + 1)
+            drafts.append((most, emitted, costs.drafting(name, drafted)))
+        else:
+            emits = chance = 1.0
+            for n, rate in enumerate(self._rates(name, most), start=1):
+                chance *= rate
+                emits += chance
+                drafts.append((n, emits, rows[n + 1] + n * each))
+        for n, emits, seconds in drafts:
             stays = self._stays.steps(name, unread, room, emits)
-            hope = n + 1 - pace * (rows[n + 1] + n * each)
+            hope = n + 1 - self._pace * (rows[n + 1] + n * each)
             lasting = reading * (1 - 1 / stays)
             if self._alike.pays(name) and not self._stays.asked(name):
                 lasting = reading  # it is worth it in the whole text
             if self._stays.goes_on(name):  # what it misses it would have to read
                 lasting += HOLD * costs.draft(name, 0, 2)
-            option = Option(name, n, emits, seconds + reading, False, stops, lasting, hope)
+            option = Option(name, n, emits, seconds + reading, False, by_itself, lasting, hope)
             options.append(option)
-
-        if most and stops(part) and self._memory.policy.floor(1.0) is not None:
-            stopped = self._expected(name, reading)
-            drafted = min(stopped.drafted, most)
-            emitted = min(1 + (stopped.emitted - 1) * drafted / stopped.drafted, most + 1)
-            add(most, emitted, costs.drafting(name, drafted), True)
-            return
-        for n, rate in enumerate(self._rates(name, most), start=1):
-            chance *= rate
-            emits += chance
-            add(n, emits, rows[n + 1] + n * each, False)
 
     def _waits(self, name: str, unread: int, options: Sequence[Option], start: int) -> bool:
         """Whether a draft model, whose options begin at `start`, lets the text first show its pace
@@ -202,7 +231,7 @@ class Adaptive:
         texts like this one say."""
         if self._alike.in_vain(name) or self._alike.pays(name):
             return self._alike.in_vain(name)
-        if not self._free or self._steps >= PATIENCE:
+        if self._steps >= PATIENCE or not any(part.free for part in self._parts):
             return False
         costs, pace = self._memory.costs, self._pace
         if self._steps >= costs.draft(name, 0, unread) / costs.plain / 2:
@@ -267,9 +296,10 @@ class Adaptive:
             return "plain: nothing to draft" + (f"; {IN_VAIN}" if vain else "")
         best, most, arm = chosen, -inf, chosen.arm
         for option in options:
-            worth = option.worth(pace)
-            if worth >= most and option.arm != arm and (worth > most or option > best):
-                best, most = option, worth
+            if option.arm != arm:
+                worth = option.worth(pace)
+                if worth > most or (worth == most and option > best):
+                    best, most = option, worth
         than = f"; {_shown(best)}" if best is not chosen else ""
         return f"{_shown(chosen)}{than}{f'; {why}' if why else ''}"
 

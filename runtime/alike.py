@@ -59,6 +59,7 @@ class Past:
 
     def __init__(self) -> None:
         self._bins = np.zeros((KEPT, BINS), np.float32)
+        self._counts = np.zeros(BINS, np.float32)  # in how many texts each is
         self._told: list[Told] = []
         self._begun = 0
 
@@ -67,11 +68,14 @@ class Past:
         new, old = bins(prompt), self._bins[: len(self._told)]
         kin = [
             Kin(weight, told)
-            for weight, told in zip(weights(new, old).tolist(), self._told, strict=True)
+            for weight, told in zip(
+                weights(new, old, self._counts).tolist(), self._told, strict=True
+            )
             if weight > FAINT
         ]
         own, place = Told(), self._begun % KEPT
         self._told[place : place + 1] = [own]
+        self._counts += new - self._bins[place]
         self._bins[place] = new
         self._begun += 1
         return own, kin
@@ -87,15 +91,16 @@ def bins(prompt: Sequence[int]) -> np.ndarray:
     return found
 
 
-def weights(new: np.ndarray, old: np.ndarray) -> np.ndarray:
-    """(n,) how much each of n texts counts. new: (BINS,), old: (n, BINS), as `bins` gives them.
-    What all of them have, as the frame of a chat, counts nothing."""
-    rarity = np.log((len(old) + 1) / np.maximum(old.sum(axis=0) + new, 1))
+def weights(new: np.ndarray, old: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """(n,) how much each of n texts counts. new: (BINS,), old: (n, BINS), as `bins` gives them;
+    counts: (BINS,), the sum of old. What all of them have, as the frame of a chat, counts nothing.
+    """
+    rarity = np.log((len(old) + 1) / np.maximum(counts + new, 1))
     shared = old @ (rarity * new)
     either = old @ rarity + rarity @ new - shared
     alike = (shared / np.maximum(either, 1e-6)) ** 4
-    counts: np.ndarray = alike / (alike + HALF**4)
-    return counts
+    found: np.ndarray = alike / (alike + HALF**4)
+    return found
 
 
 class Alike:
@@ -118,7 +123,8 @@ class Alike:
 
     def drafted(self, name: str, tokens: int, emitted: int) -> None:
         """A draft model's draft stopped after so many."""
-        of = self._told.drafts.setdefault(name, Drafts())
+        drafts = self._told.drafts
+        of = drafts[name] = drafts.get(name) or Drafts()
         of.steps, of.drafted, of.emitted = of.steps + 1, of.drafted + tokens, of.emitted + emitted
 
     def judge(self, name: str, unread: int, costs: Costs, general: Stopped) -> None:

@@ -31,10 +31,11 @@ class Certainty:
 
     def observe(self, certainties: Sequence[float], right: int) -> None:
         """Of tokens of these certainties the first `right` were; the next one, if any, was not."""
+        rights, alls = self._right, self._all
         for i, certainty in enumerate(certainties[: right + 1]):
             place = bisect(EDGES, certainty)
-            self._right[place] = SLOWLY * self._right[place] + (i < right)
-            self._all[place] = SLOWLY * self._all[place] + 1
+            rights[place] = SLOWLY * rights[place] + (i < right)
+            alls[place] = SLOWLY * alls[place] + 1
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ OUTLIER = 0.3  # log seconds: more surprise than this is taken as this
 LEAST_GAIN = 0.05  # of a draft's cost, in its running mean
 READ_SHARE = 0.25  # reading a token in a block, over drafting one, where nothing is known
 SPEED = 0  # place of one row's log seconds in the state; the curve stands behind it
+_DRIFT = np.diag([DRIFT, 0.0, *[WANDER] * (MOST_ROWS - 1)])  # doubt that a step adds; v(1) stays 1
 
 
 def typical(rows: int) -> float:
@@ -95,11 +96,10 @@ class Costs:
         surprise = log(seconds) - float(state[SPEED] + state[rows])
         if total < 1:  # something is known already
             surprise = max(-OUTLIER, min(OUTLIER, surprise))
-        state += toward * (surprise / total)
-        doubt -= toward[:, None] * (toward / total)
-        doubt[SPEED, SPEED] += DRIFT
-        diagonal = doubt.reshape(-1)[:: MOST_ROWS + 2]
-        diagonal[2:] += WANDER  # v(1) stays 1
+        gain = toward / total
+        state += gain * surprise
+        doubt -= toward[:, None] * gain
+        doubt += _DRIFT
         self._seconds = self._read()
 
     def observe_draft(self, name: str, tokens: int, unread: int, seconds: float) -> None:
@@ -121,9 +121,7 @@ class Costs:
             cost.read += 0.5 * (found - cost.read)
 
     def _read(self) -> list[float]:
-        curve = self._state[SPEED] + self._state
-        curve[SPEED] = 0.0
-        seconds: list[float] = np.exp(curve).tolist()
+        seconds: list[float] = np.exp(self._state + self._state[SPEED]).tolist()
         return seconds
 
 

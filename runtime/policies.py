@@ -53,7 +53,10 @@ class Outcome(NamedTuple):
 
 
 class Policy(Protocol):
-    """Chooses among options; the first one is plain decoding."""
+    """Chooses among options; the first one is plain decoding. by_worth: never another one of a
+    free drafter than that of greatest worth, so that it need not see the others."""
+
+    by_worth: bool
 
     def believe(self, right: float, wrong: float) -> float:
         """The probability to act on, of counts that favour the recent and include what was known
@@ -88,6 +91,7 @@ class CostOptimal:
     _probing: bool = False
     _plain: float = 0.0  # seconds of a step of one row
 
+    by_worth = True
     believe = staticmethod(mean)
 
     def floor(self, worthwhile: float) -> float | None:
@@ -157,6 +161,7 @@ class Heuristic:
     that has something. It knows nothing of costs."""
 
     budget: int = 4
+    by_worth = False
 
     def believe(self, right: float, wrong: float) -> float:
         return mean(right, wrong)
@@ -183,6 +188,7 @@ class Confident:
     probability for the trained head's; without one, what was found. It knows nothing of costs."""
 
     least: float = 0.3  # the chance that all tokens are right
+    by_worth = False
 
     def believe(self, right: float, wrong: float) -> float:
         return mean(right, wrong)
@@ -204,6 +210,7 @@ class Ucb:
 
     tried: dict[tuple[str, int], int] = field(default_factory=dict)
     pace: dict[tuple[str, int], float] = field(default_factory=dict)
+    by_worth = False
 
     def believe(self, right: float, wrong: float) -> float:
         return mean(right, wrong)
@@ -240,6 +247,7 @@ class Exp3:
     losses: dict[tuple[str, int], float] = field(default_factory=dict)
     _chance: float = 1.0
     _best: float = 0.0  # tokens a second
+    by_worth = False
 
     def believe(self, right: float, wrong: float) -> float:
         return mean(right, wrong)

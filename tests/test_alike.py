@@ -53,13 +53,13 @@ def after(history: list[Text]) -> Memory:
 def test_prompts_of_a_template_resemble_each_other_and_no_others() -> None:
     those = [*prompts(1, 4), *prompts(2, 4)]
     old = np.array([bins(prompt) for prompt in those])
-    found = weights(bins(prompts(1, 5)[4]), old)
+    found = weights(bins(prompts(1, 5)[4]), old, old.sum(axis=0))
     assert (found[:4].min() > 0.5, found[4:].max() < 0.01) == (True, True), found
 
 
 def test_what_all_prompts_have_is_no_resemblance() -> None:
     alike = np.array([bins(FRAME)] * 3)
-    assert weights(bins(FRAME), alike).tolist() == [0.0] * 3
+    assert weights(bins(FRAME), alike, alike.sum(axis=0)).tolist() == [0.0] * 3
 
 
 def test_only_the_latest_texts_are_kept() -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median
+from time import thread_time
 
 import numpy as np
 import pytest
@@ -23,8 +24,9 @@ from specrt.runtime.adaptive import Adaptive
 from specrt.runtime.confidence import BELIEVED, Certainty, Watch
 from specrt.runtime.controller import Fixed
 from specrt.runtime.costs import Costs
+from specrt.runtime.drafters.ngram import Ngram
 from specrt.runtime.interfaces import Context
-from specrt.runtime.policies import LONGEST_WAIT, POLICIES
+from specrt.runtime.policies import LONGEST_WAIT, POLICIES, CostOptimal
 from specrt.runtime.proposal import NOTHING
 from specrt.runtime.trace import Step
 
@@ -187,6 +189,32 @@ def test_a_choice_takes_at_most_50_microseconds() -> None:
     plain = Timed(Fixed(4))
     run(text, FLAT, plain, names)
     assert min(clock.seconds[20:]) - min(plain.seconds) < 50e-6
+
+
+def test_a_policy_that_goes_by_worth_chooses_the_same_of_all_cuts_of_a_free_draft() -> None:
+    class SeesAll(CostOptimal):
+        by_worth = False
+
+    text = text_of("both", [0.7] * LONG, 0)
+    names = ("ngram", "draft")
+    chosen = []
+    for policy in (CostOptimal(), SeesAll()):
+        held = replace(memory(FLAT), policy=policy)
+        chosen.append(run(text, FLAT, Adaptive(names, held), names))
+    assert chosen[0] == chosen[1]
+
+
+def test_the_time_of_a_choice_is_without_the_drafters() -> None:
+    class Slow(Ngram):
+        def propose(self, context, budget, rng):
+            until = thread_time() + 0.02
+            while thread_time() < until:
+                pass
+            return super().propose(context, budget, rng)
+
+    clock = Timed(Adaptive(["ngram"], memory(FLAT)))
+    clock.draft(Slow(), Context([1, 2, 3, 1, 2]), 50, np.random.default_rng(0))
+    assert clock.seconds[0] < 0.01
 
 
 def test_a_fixed_budget_is_the_same_at_every_step() -> None:
