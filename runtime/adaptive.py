@@ -112,8 +112,6 @@ class Adaptive:
                     self._add_free(options, name, _kind(proposal), proposal.size)
             elif name not in self._silent:
                 missed, so_far = unread(part, context.tokens), len(options)
-                if may_stop:
-                    self._alike.judge(name, missed, costs, self._memory.habits.stopped(name))
                 self._add_costly(options, name, missed, room, may_stop=may_stop)
                 if self._waits(name, missed, options, so_far):
                     del options[so_far:]
@@ -169,12 +167,16 @@ class Adaptive:
 
     def _begin(self, drafter: Drafter, context: Context) -> None:
         """What stays as it is in the whole text."""
+        costs, habits, tokens = self._memory.costs, self._memory.habits, context.tokens
         self._parts = [
-            _Part(name, part, is_free(part), stops(part))
+            _Part(name, part, is_free(part), stops(part) and not is_free(part))
             for name, part in zip(self._names, parts(drafter), strict=True)
         ]
-        if any(part.may_stop for part in self._parts):
-            self._alike.begin(self._memory.habits.past, context.tokens)
+        may_stop = [(part.name, part.drafter) for part in self._parts if part.may_stop]
+        if may_stop:
+            self._alike.begin(habits.past, tokens)
+        for name, part in may_stop:
+            self._alike.judge(name, unread(part, tokens), costs, habits.stopped(name))
 
     def _add_free(self, options: list[Option], name: str, kind: str, most: int) -> None:
         """What a free drafter found, cut to each number of tokens; or to that of greatest worth,

@@ -128,9 +128,8 @@ class Alike:
         of.steps, of.drafted, of.emitted = of.steps + 1, of.drafted + tokens, of.emitted + emitted
 
     def judge(self, name: str, unread: int, costs: Costs, general: Stopped) -> None:
-        """Whether a draft model's reading of so many tokens pays. Once in a text."""
-        if name not in self._pays:
-            self._pays[name] = self._judged(name, unread, costs, general)
+        """Whether a draft model's reading of so many tokens pays; after `begin`."""
+        self._pays[name] = self._judged(name, unread, costs, general)
 
     def pays(self, name: str) -> bool:
         """Whether it surely does."""

@@ -77,7 +77,8 @@ class Costs:
         cost = self.drafts.get(name)
         if cost is None:
             return 0.0
-        return self._seconds[1] * (cost.token * tokens + cost.read * max(unread - 1, 0))
+        more = unread - 1 if unread > 1 else 0
+        return self._seconds[1] * (cost.token * tokens + cost.read * more)
 
     def drafting(self, name: str, tokens: float) -> float:
         """Seconds of a step in which a drafter that has read proposes so many, on average."""
