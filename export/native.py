@@ -4,8 +4,8 @@
     int4     4-bit GGUF types keep theirs, all else is rounded to 4 bits.
     int8     everything in 8 bits.
 
-Q4_0, Q4_1, Q4_K, Q5_0, Q8_0, and in 8 bits Q4_0, are kept exactly; of Q6_K each step is rounded to
-float16. runtime/native/packed.h says how they lie in the file; they change together.
+Q4_0, Q4_1, Q4_K, Q5_0, Q6_K, Q8_0, and in 8 bits Q4_0 and Q5_0, are kept exactly.
+runtime/native/packed.h says how they lie in the file; they change together.
 """
 
 import math
@@ -22,22 +22,17 @@ from specrt.export.writer import GraphWriter
 from specrt.runtime.errors import SourceError
 from specrt.runtime.native import DOMAIN
 
-FOUR, FOUR_MINIMUM, EIGHT, SIX, FOUR_K = range(5)
+FOUR, FOUR_MINIMUM, EIGHT, SIX, FOUR_K, SIX_K = range(6)
 PACKED = "native"  # the format of a quantize.Packed whose data is what `pack` gives
 MAGIC, HEADER, MOST = 0x31515053, 64, 6  # most matrices of one constant
 TILE, BLOCK = 16, 32
-UNIT = {FOUR: 64, FOUR_MINIMUM: 64, EIGHT: 64, SIX: 64, FOUR_K: 256}  # columns
-RUN = {FOUR: 32, FOUR_MINIMUM: 32, EIGHT: 32, SIX: 16, FOUR_K: 32}  # columns of a step
-UNIT_BYTES = {FOUR: 576, FOUR_MINIMUM: 640, EIGHT: 1088, SIX: 896, FOUR_K: 2368}
-ZERO = {
-    FOUR: 8,
-    FOUR_MINIMUM: 0,
-    EIGHT: 128,
-    SIX: 32,
-    FOUR_K: 0,
-}  # codes of padding; its steps are 0
+UNIT = (64, 64, 64, 64, 256, 256)  # columns, by kind
+RUN = (32, 32, 32, 16, 32, 16)  # columns of a step
+UNIT_BYTES = (576, 640, 1088, 896, 2368, 3360)
+ZERO = (8, 0, 128, 32, 0, 32)  # codes of padding; its steps are 0
+SIX_BITS = (SIX, SIX_K)
 FOURS = {"Q4_0": FOUR, "Q4_1": FOUR_MINIMUM, "Q4_K": FOUR_K}
-CARRIED = {**FOURS, "Q5_0": SIX, "Q6_K": SIX}
+CARRIED = {**FOURS, "Q5_0": SIX, "Q6_K": SIX_K}
 FORMATS: Mapping[str, tuple[Mapping[str, int], int]] = {  # kinds by GGUF type, and of all others
     "carried": (CARRIED, EIGHT),
     "int4": (FOURS, FOUR_MINIMUM),
@@ -49,8 +44,12 @@ ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """Rows of one kind: codes uint8 (rows, cols), steps and minimums float16 (rows, runs). Those of
-    FOUR_K are uint8, times scales float16 (rows, units, 2) of a unit's steps and minimums."""
+    (
+        """Rows of one kind: codes uint8 (rows, cols), steps and minimums float16 (rows, runs). Those of
+    FOUR_K are uint8, those of SIX_K int8, times scales float16 (rows, units, 1 or 2): of a unit's
+    steps and minimums."""
+        ""
+    )
 
     kind: int
     codes: np.ndarray
@@ -238,10 +237,8 @@ def _q6_k(blocks: np.ndarray) -> Codes:
     low = np.concatenate([low & 15, low >> 4], -1)
     quarters = [high.reshape(rows, -1, 2, 32) >> place & 3 for place in (0, 2, 4, 6)]
     codes = (low | np.concatenate(quarters, -1) << 4).reshape(rows, -1)
-    scale = _halves(blocks[..., 208:]).astype(np.float32)
-    with np.errstate(over="ignore"):
-        steps = (scale[..., None] * blocks[..., 192:208].view(np.int8)).astype(np.float16)
-    return Codes(SIX, codes, steps.reshape(rows, -1))
+    steps, scales = blocks[..., 192:208].view(np.int8), _halves(blocks[..., 208:])[..., None]
+    return Codes(SIX_K, codes, steps.reshape(rows, -1), scales=scales)
 
 
 def _eight(weights: np.ndarray) -> Codes:
@@ -295,17 +292,18 @@ def _tiles(rows: Codes, units: int) -> np.ndarray:
     else:
         pairs = codes.reshape(tiles, TILE, units, -1, 2, 4)
         lines = pairs[..., 0, :] & 15 | pairs[..., 1, :] << 4
-    if rows.kind == SIX:
+    if rows.kind in SIX_BITS:
         fours = codes.reshape(tiles, TILE, units, runs, 4, 4) >> 4
         high = np.bitwise_or.reduce(fours << np.arange(0, 8, 2, dtype=np.uint8)[:, None], axis=-2)
         low = lines.reshape(tiles, TILE, units, runs, 2, 4)
         lines = np.concatenate([low, high[..., None, :]], -2).reshape(tiles, TILE, units, -1, 4)
     parts = [lines.transpose(0, 2, 3, 1, 4).reshape(tiles, units, -1)]
-    scales = None if rows.scales is None else rows.scales.reshape(len(rows.codes), -1)
-    for values, count in ((rows.steps, runs), (rows.minimums, runs), (scales, 2)):  # of a unit
+    steps = rows.steps.view(np.uint8) ^ 128 if rows.steps.dtype == np.int8 else rows.steps
+    for values in (steps, rows.minimums, rows.scales):
         if values is not None:
-            lanes = whole(values, count * units).reshape(tiles, TILE, units, count)
-            lanes = lanes.transpose(0, 2, 3, 1)
+            count = runs if values.ndim == 2 else values.shape[2]  # of a unit
+            flat = whole(values.reshape(len(values), -1), count * units)
+            lanes = flat.reshape(tiles, TILE, units, count).transpose(0, 2, 3, 1)
             parts.append(np.ascontiguousarray(lanes).view(np.uint8).reshape(tiles, units, -1))
     return np.concatenate(parts, -1)
 
@@ -319,5 +317,5 @@ KEPT: Mapping[tuple[str, int], Callable[[np.ndarray], Codes]] = {  # by GGUF typ
     ("Q5_0", EIGHT): _q5_0_wide,
     ("Q8_0", EIGHT): _q8_0,
     ("Q4_K", FOUR_K): _q4_k,
-    ("Q6_K", SIX): _q6_k,
+    ("Q6_K", SIX_K): _q6_k,
 }

@@ -163,9 +163,9 @@ def test_kinds_side_by_side_with_a_bias_are_their_own_products(
     assert np.array_equal(got, np.concatenate(parts, 1) + bias)
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q5_0", "Q4_K"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_look_up_is_what_gguf_decodes(kind: str, tmp_path: Path) -> None:
-    table = tensor(50, 256 if kind == "Q4_K" else 96, kind)
+    table = tensor(50, 256 if kind.endswith("K") else 96, kind)
     with GraphWriter(tmp_path) as graph:
         ids = graph.input("ids", np.int64, (1, "rows"))
         graph.node(
@@ -304,7 +304,7 @@ def test_wrong_shapes_are_errors(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("at", "value"),
-    [*((at, 255) for at in (0, 4, 8, 12, 16)), (16, emit.FOUR_K), (None, 0)],
+    [*((at, 255) for at in (0, 4, 8, 12, 16)), (16, emit.FOUR_K), (16, emit.SIX_K), (None, 0)],
 )
 def test_corrupt_weights_are_errors(at: int | None, value: int, tmp_path: Path) -> None:
     packed = emit.pack([tensor(16, 64, "Q4_0")])

@@ -6,9 +6,9 @@
 
 INLINE void dot(const uint8_t *lines, const int8_t *x, const int32_t *start, int kind, int rows,
                 Ints *sums) {
-  const int count = kind == EIGHT ? 8 : kind == SIX ? 2 : 4;
-  const Ints high = kind == SIX ? i_load(lines + 128) : i_all(0);
-  if (kind == SIX) prefetch(lines + 128);
+  const int count = kind == EIGHT ? 8 : run_columns(kind) / 8;
+  const Ints high = has_six_bits(kind) ? i_load(lines + 128) : i_all(0);
+  if (has_six_bits(kind)) prefetch(lines + 128);
 #pragma GCC unroll 16
   for (int m = 0; m < rows; m++) sums[m] = i_all(has_minimum(kind) ? 0 : start[m]);
 #pragma GCC unroll UNROLL
@@ -21,8 +21,8 @@ INLINE void dot(const uint8_t *lines, const int8_t *x, const int32_t *start, int
         sums[m] = i_dot(sums[m], line, i_four(x + m * BLOCK + 4 * j));
     } else {
       Ints first = i_low(line), second = i_high(line);
-      if (kind == SIX) first = i_with_bits(first, high, 2 * j);
-      if (kind == SIX) second = i_with_bits(second, high, 2 * j + 1);
+      if (has_six_bits(kind)) first = i_with_bits(first, high, 2 * j);
+      if (has_six_bits(kind)) second = i_with_bits(second, high, 2 * j + 1);
 #pragma GCC unroll 16
       for (int m = 0; m < rows; m++)
         sums[m] = i_dot(sums[m], first, i_four(x + m * BLOCK + 8 * j));

@@ -15,7 +15,7 @@ static int code_at(const uint8_t *lines, int kind, int row, int column) {
   const uint8_t *word = lines + 4 * row + column % 4;
   if (kind == EIGHT) return word[column / 4 * 64];
   int low = word[column / 8 * 64] >> column / 4 % 2 * 4 & 15;
-  return kind == SIX ? low | (word[128] >> column / 4 * 2 & 3) << 4 : low;
+  return has_six_bits(kind) ? low | (word[128] >> column / 4 * 2 & 3) << 4 : low;
 }
 
 /* The scale of a run, and its minimum where there is one. */
@@ -25,6 +25,8 @@ static float scale_at(const uint8_t *scales, int kind, int run, int row, float *
     *minimum = (float)bytes[8 * TILE] * half_at(by + 2 * TILE, row);
     return (float)bytes[0] * half_at(by, row);
   }
+  if (kind == SIX_K)
+    return (float)(scales[run * TILE + row] - 128) * half_at(scales + 16 * TILE, row);
   if (kind == FOUR_MINIMUM) *minimum = half_at(scales + (2 + run) * 2 * TILE, row);
   return half_at(scales + run * 2 * TILE, row);
 }

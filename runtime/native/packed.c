@@ -19,7 +19,8 @@ OrtStatus *unpack(const Tensor *constant, Packed *packed) {
   uint64_t at = HEADER, rows = 0;
   for (int i = 0; i < packed->count; i++) {
     uint32_t height = header[3 + 2 * i], kind = header[4 + 2 * i];
-    if (height < 1 || height > most || kind >= KINDS || (kind == FOUR_K && header[1] % 256))
+    const int whole = kind < KINDS && unit_columns((int)kind) > UNIT; /* units, no part of one */
+    if (height < 1 || height > most || kind >= KINDS || (whole && header[1] % 256))
       return invalid("specrt: packed matrix %d claims %u rows of kind %u and %u columns", i, height,
                      kind, header[1]);
     if (at <= (uint64_t)constant->dims[0])

@@ -2,8 +2,8 @@
  *
  *   header, 64 bytes   uint32: magic, columns, number of matrices; then rows and kind of each
  *   matrices           tiles of 16 rows of the matrix, each a line of units along the columns
- *   unit               16 rows x 64 columns, of FOUR_K 256: codes of its runs of columns, then the
- *                      runs' scales, for 16 rows each
+ *   unit               16 rows x 64 columns, of a K kind 256: codes of its runs of columns, then
+ *                      the runs' scales, for 16 rows each
  *
  *   kind          run   its codes           scales in float16    a weight is
  *   FOUR           32   4 x 64 bytes        of 2 runs            (code - 8) * scale
@@ -11,12 +11,14 @@
  *   EIGHT          32   8 x 64 bytes        of 2 runs            (code - 128) * scale
  *   SIX            16   (2 + 1) x 64 bytes  of 4 runs            (code - 32) * scale
  *   FOUR_K         32   4 x 64 bytes        see below            code * scale - minimum
+ *   SIX_K          16   (2 + 1) x 64 bytes  see below            (code - 32) * scale
  *
- * FOUR_K, as GGUF's Q4_K, has bytes for the scales of 8 runs, bytes for their minimums, then a float16
- * that the scales' bytes are multiplied with, and one for the minimums'.
+ * FOUR_K, as GGUF's Q4_K, has bytes for the scales of 8 runs, bytes for their minimums, then a
+ * float16 that the scales' bytes are multiplied with, and one for the minimums'. SIX_K, as Q6_K, has
+ * bytes for the scales of 16 runs, where 128 stands for 0, and a float16 for them.
  *
  * Byte 4r+i of line j of a run holds of row r, EIGHT: column 4j+i; FOUR: column 8j+i in its low
- * half and 8j+4+i in its high half. SIX: the low halves of codes as FOUR, then a line of the two
+ * half and 8j+4+i in its high half. Of 6 bits: the low halves as FOUR, then a line of the two
  * high bits of columns i, 4+i, 8+i and 12+i. In this order dot-product instructions take them.
  * export/native.py writes this; the two files change together.
  */
@@ -24,7 +26,7 @@
 #define SPECRT_PACKED_H
 #include "operator.h"
 
-enum { FOUR, FOUR_MINIMUM, EIGHT, SIX, FOUR_K, KINDS };
+enum { FOUR, FOUR_MINIMUM, EIGHT, SIX, FOUR_K, SIX_K, KINDS };
 enum { TILE = 16, UNIT = 64, BLOCK = 32, HEADER = 64, MAX_MATRICES = 6 };
 enum { PACKED_MAGIC = 0x31515053 };                         /* "SPQ1" */
 
@@ -40,18 +42,23 @@ typedef struct {
   Matrix matrices[MAX_MATRICES];
 } Packed;
 
-static inline int run_columns(int kind) { return kind == SIX ? 16 : 32; }
-static inline int run_bytes(int kind) { return kind == EIGHT ? 512 : kind == SIX ? 192 : 256; }
+static inline int has_six_bits(int kind) { return kind == SIX || kind == SIX_K; }
+static inline int run_columns(int kind) { return has_six_bits(kind) ? 16 : 32; }
+static inline int run_bytes(int kind) {
+  return kind == EIGHT ? 512 : has_six_bits(kind) ? 192 : 256;
+}
 static inline int has_minimum(int kind) { return kind == FOUR_MINIMUM || kind == FOUR_K; }
 static inline int zero_code(int kind) {
-  return has_minimum(kind) ? 0 : kind == EIGHT ? 128 : kind == SIX ? 32 : 8;
+  return has_minimum(kind) ? 0 : kind == EIGHT ? 128 : has_six_bits(kind) ? 32 : 8;
 }
 
-static inline int unit_runs(int kind) { return kind == SIX ? 4 : kind == FOUR_K ? 8 : 2; }
+static inline int unit_columns(int kind) { return kind == FOUR_K || kind == SIX_K ? 256 : UNIT; }
+static inline int unit_runs(int kind) { return unit_columns(kind) / run_columns(kind); }
 static inline int code_bytes(int kind) { return unit_runs(kind) * run_bytes(kind); }
 static inline int unit_bytes(int kind) {
-  int scales = kind == FOUR_K ? 2 * 8 * TILE + 2 * 2 * TILE : unit_runs(kind) * 2 * TILE;
-  return code_bytes(kind) + (kind == FOUR_MINIMUM ? 2 : 1) * scales;
+  int of_run = unit_columns(kind) == UNIT ? 2 * TILE : TILE;
+  int scales = unit_runs(kind) * of_run + (unit_columns(kind) == UNIT ? 0 : 2 * TILE);
+  return code_bytes(kind) + (has_minimum(kind) ? 2 : 1) * scales;
 }
 
 /* Of a tile over so many blocks of columns. */

@@ -18,7 +18,7 @@ typedef struct {
   const int8_t *codes;     /* (blocks, rows, 32) */
   const float *scales;     /* (blocks, rows) */
   const float *sums;       /* scale * sum of codes: what a minimum is multiplied with */
-  /* By kind: -zero code * sum of codes, of SIX for the halves of a block, (2 * blocks, rows); unused
+  /* By kind: -zero code * sum of codes, of 6 bits for the halves of a block, (2 * blocks, rows); unused
    * where there is a minimum. */
   const int32_t *start[KINDS];
 } Group;

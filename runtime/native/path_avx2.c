@@ -1,5 +1,5 @@
-/* AVX2. FOUR: unsigned x signed bytes to 16-bit sums; eight of at most 2 * 15 * 127 fit, and of SIX
- * two of 2 * 63 * 127. EIGHT: magnitude times the activation with the weight's sign; a pair is at most
+/* AVX2. FOUR: unsigned x signed bytes to 16-bit sums; eight of at most 2 * 15 * 127 fit, and of 6
+ * bits two of 2 * 63 * 127. EIGHT: magnitude times the activation with the weight's sign; a pair is at most
  * 2 * 128 * 127, which fits.
  */
 #include "path.h"
@@ -14,9 +14,9 @@
 INLINE void dot(const uint8_t *lines, const int8_t *x, const int32_t *start, int kind, int rows,
                 Ints *sums) {
   const Ints ones = _mm256_set1_epi16(1);
-  const int count = kind == EIGHT ? 8 : kind == SIX ? 2 : 4;
-  const Ints high = kind == SIX ? i_load(lines + 128) : i_all(0);
-  if (kind == SIX) prefetch(lines + 128);
+  const int count = kind == EIGHT ? 8 : run_columns(kind) / 8;
+  const Ints high = has_six_bits(kind) ? i_load(lines + 128) : i_all(0);
+  if (has_six_bits(kind)) prefetch(lines + 128);
 #pragma GCC unroll 4
   for (int m = 0; m < rows; m++) sums[m] = _mm256_setzero_si256();
 #pragma GCC unroll UNROLL
@@ -34,22 +34,22 @@ INLINE void dot(const uint8_t *lines, const int8_t *x, const int32_t *start, int
       }
     } else {
       Ints first = i_low(line), second = i_high(line);
-      if (kind == SIX) first = i_with_bits(first, high, 2 * j);
-      if (kind == SIX) second = i_with_bits(second, high, 2 * j + 1);
+      if (has_six_bits(kind)) first = i_with_bits(first, high, 2 * j);
+      if (has_six_bits(kind)) second = i_with_bits(second, high, 2 * j + 1);
 #pragma GCC unroll 4
       for (int m = 0; m < rows; m++) {
         Ints a = _mm256_maddubs_epi16(first, i_four(x + m * BLOCK + 8 * j));
         Ints b = _mm256_maddubs_epi16(second, i_four(x + m * BLOCK + 8 * j + 4));
         Ints both = _mm256_add_epi16(a, b);
-        sums[m] = kind == SIX ? _mm256_add_epi32(sums[m], _mm256_madd_epi16(both, ones))
+        sums[m] = has_six_bits(kind) ? _mm256_add_epi32(sums[m], _mm256_madd_epi16(both, ones))
                               : _mm256_add_epi16(sums[m], both);
       }
     }
   }
 #pragma GCC unroll 4
   for (int m = 0; m < rows; m++) {
-    if (kind != EIGHT && kind != SIX) sums[m] = _mm256_madd_epi16(sums[m], ones);
-    if (kind == FOUR || kind == SIX) sums[m] = _mm256_add_epi32(sums[m], i_all(start[m]));
+    if (kind != EIGHT && !has_six_bits(kind)) sums[m] = _mm256_madd_epi16(sums[m], ones);
+    if (kind == FOUR || has_six_bits(kind)) sums[m] = _mm256_add_epi32(sums[m], i_all(start[m]));
   }
 }
 

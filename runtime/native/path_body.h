@@ -96,9 +96,10 @@ static void round_block(const float *x, int8_t *codes, float *scale, int32_t sum
 
 /* Of 16 rows' scales in a unit, a part: those of a run. */
 INLINE Vector scales_of(const uint8_t *scales, int kind, int run, int p) {
-  if (kind != FOUR_K) return v_load_half(scales + run * 2 * TILE + 2 * WIDTH * p);
-  Vector by = v_load_half(scales + 16 * TILE + 2 * WIDTH * p);
-  return v_mul(v_load_bytes(scales + run * TILE + WIDTH * p), by);
+  if (unit_columns(kind) == UNIT) return v_load_half(scales + run * 2 * TILE + 2 * WIDTH * p);
+  Vector bytes = v_load_bytes(scales + run * TILE + WIDTH * p);
+  if (kind == SIX_K) bytes = v_sub(bytes, v_all(128));
+  return v_mul(bytes, v_load_half(scales + 16 * TILE + 2 * WIDTH * p)); /* exact */
 }
 
 INLINE Vector minimums_of(const uint8_t *scales, int kind, int run, int p) {
@@ -178,7 +179,7 @@ INLINE void tile(const uint8_t *unit, int blocks, const Group *group, float *out
 #define TILES(KIND) TILES_1_TO_4(KIND) TILES_5_TO_8(KIND) TILES_9_TO_12(KIND)
 #define NAMES(KIND) {NULL, NAMES_1_TO_4(KIND), NAMES_5_TO_8(KIND), NAMES_9_TO_12(KIND)}
 #endif
-TILES(FOUR) TILES(FOUR_MINIMUM) TILES(EIGHT) TILES(SIX) TILES(FOUR_K)
+TILES(FOUR) TILES(FOUR_MINIMUM) TILES(EIGHT) TILES(SIX) TILES(FOUR_K) TILES(SIX_K)
 
 static void gate(const float *g, const float *up, float *out, int n, int activation) {
   gate_row(g, up, out, n, activation);
@@ -192,7 +193,8 @@ static void norm(const float *x, const float *update, const float *weight, float
 #define PATH(NAME) \
   { \
     .name = NAME, .group = GROUP, \
-    .tile = {NAMES(FOUR), NAMES(FOUR_MINIMUM), NAMES(EIGHT), NAMES(SIX), NAMES(FOUR_K)}, \
+    .tile = {NAMES(FOUR), NAMES(FOUR_MINIMUM), NAMES(EIGHT), NAMES(SIX), NAMES(FOUR_K), \
+             NAMES(SIX_K)}, \
     .round = round_block, .gate = gate, .norm = norm, .append = append, .attend = attend, \
   }
 

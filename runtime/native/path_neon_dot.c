@@ -13,7 +13,8 @@
 INLINE void dot(const uint8_t *lines, const int8_t *x, const int32_t *start, int kind, int rows,
                 Ints *sums) {
 #pragma GCC unroll 8
-  for (int m = 0; m < rows; m++) sums[m] = vdupq_n_s32(kind == FOUR || kind == SIX ? start[m] : 0);
+  for (int m = 0; m < rows; m++)
+    sums[m] = vdupq_n_s32(kind == FOUR || has_six_bits(kind) ? start[m] : 0);
 #pragma GCC unroll 2
   for (int step = 0; step < run_columns(kind) / COLUMNS; step++) {
     uint8x16_t codes[4];

@@ -86,14 +86,14 @@ INLINE void v_store_half(void *to, Vector v) {
   memcpy(to, halves, sizeof halves);
 }
 
-/* A word of a line has four codes of a row, or eight; of SIX the words of the last line have the
+/* A word of a line has four codes of a row, or eight; of 6 bits those of the last line have the
  * high bits of sixteen. */
 INLINE void dot(const uint8_t *lines, const int8_t *x, const int32_t *start, int kind, int rows,
                 Ints *sums) {
   const int columns = kind == EIGHT ? 4 : 8, bits = 32 / columns;
   for (int m = 0; m < rows; m++) sums[m] = (has_minimum(kind) ? 0 : start[m]) + (Ints){0};
   Words high = {0};
-  if (kind == SIX) {
+  if (has_six_bits(kind)) {
     memcpy(&high, lines + 128, sizeof high);
     prefetch(lines + 128);
   }
@@ -105,7 +105,7 @@ INLINE void dot(const uint8_t *lines, const int8_t *x, const int32_t *start, int
     for (int i = 0; i < columns; i++) {
       int column = columns * j + (kind == EIGHT ? i : i / 2 + i % 2 * 4);
       Ints codes = (Ints)(line >> (bits * i) & ((1u << bits) - 1));
-      if (kind == SIX) codes |= (Ints)((high >> (i / 2 * 8 + 4 * j + i % 2 * 2) & 3) << 4);
+      if (has_six_bits(kind)) codes |= (Ints)((high >> (i / 2 * 8 + 4 * j + i % 2 * 2) & 3) << 4);
 #pragma GCC unroll 4
       for (int m = 0; m < rows; m++) sums[m] += codes * x[m * BLOCK + column];
     }

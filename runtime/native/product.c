@@ -84,13 +84,14 @@ void multiply_tile(const Panel *panel, const Matrix *matrix, int tile, Span at, 
                    size_t stride) {
   const size_t bytes = tile_bytes(matrix->kind, panel->blocks);
   const size_t first = (size_t)at.first * (size_t)panel->blocks;
-  const int32_t *four = panel->starts_four + first, *eight = panel->starts_eight + first;
+  const int32_t *four = panel->starts_four + first, *eight = panel->starts_eight + first,
+                *six = panel->starts_six + 2 * first;
   const Group group = {
       .rows = at.rows,
       .codes = panel->codes + first * BLOCK,
       .scales = panel->scales + first,
       .sums = panel->sums + first,
-      .start = {four, NULL, eight, panel->starts_six + 2 * first, NULL},
+      .start = {four, NULL, eight, six, NULL, six},
   };
   const uint8_t *codes = matrix->tiles + (size_t)tile * bytes;
   path()->tile[matrix->kind][at.rows](codes, panel->blocks, &group, out, stride);

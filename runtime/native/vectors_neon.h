@@ -60,7 +60,7 @@ INLINE void read_codes(const uint8_t *lines, int kind, int step, uint8x16_t code
       codes[2 * i] = vandq_u8(line, vdupq_n_u8(15));
       codes[2 * i + 1] = vshrq_n_u8(line, 4);
     }
-    if (kind != SIX) return;
+    if (!has_six_bits(kind)) return;
     const uint8x16_t high = read_line(lines + 128), bits = vdupq_n_u8(0x30);
     codes[0] = vorrq_u8(codes[0], vandq_u8(vshlq_n_u8(high, 4), bits));
     codes[1] = vorrq_u8(codes[1], vandq_u8(vshlq_n_u8(high, 2), bits));
