@@ -216,14 +216,13 @@ class Adaptive:
                 chance *= rate
                 emits += chance
                 drafts.append((n, emits, rows[n + 1] + n * each))
+        stays, pace = self._stays, self._pace
+        pays = self._alike.pays(name) and not stays.asked(name)  # reading, in the whole text
+        hold = HOLD * costs.draft(name, 0, 2) if stays.goes_on(name) else 0.0
         for n, emits, seconds in drafts:
-            stays = self._stays.steps(name, unread, room, emits)
-            hope = n + 1 - self._pace * (rows[n + 1] + n * each)
-            lasting = reading * (1 - 1 / stays)
-            if self._alike.pays(name) and not self._stays.asked(name):
-                lasting = reading  # it is worth it in the whole text
-            if self._stays.goes_on(name):  # what it misses it would have to read
-                lasting += HOLD * costs.draft(name, 0, 2)
+            shared = 0.0 if pays else 1 / stays.steps(name, unread, room, emits)
+            lasting = reading * (1 - shared) + hold
+            hope = n + 1 - pace * (rows[n + 1] + n * each)
             option = Option(name, n, emits, seconds + reading, False, by_itself, lasting, hope)
             options.append(option)
 
