@@ -44,12 +44,9 @@ ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    (
-        """Rows of one kind: codes uint8 (rows, cols), steps and minimums float16 (rows, runs). Those of
+    """Rows of one kind: codes uint8 (rows, cols), steps and minimums float16 (rows, runs). Those of
     FOUR_K are uint8, those of SIX_K int8, times scales float16 (rows, units, 1 or 2): of a unit's
     steps and minimums."""
-        ""
-    )
 
     kind: int
     codes: np.ndarray
