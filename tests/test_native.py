@@ -205,21 +205,31 @@ def test_the_gate_is_close_to_exact_and_the_same_on_every_path(
 
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
-@pytest.mark.parametrize(("width", "fused"), [(96, False), (96, True), (80, True), (37, False)])
+@pytest.mark.parametrize(
+    ("width", "kinds"),
+    [
+        (96, ["Q4_1", "F32"]),
+        (96, ["Q4_1", "Q4_1"]),
+        (96, ["F32"]),
+        (80, ["F32"]),
+        (37, ["F32", "F32"]),
+    ],
+)
 def test_feed_forward_has_the_bits_of_its_parts(
-    width: int, fused: bool, activation: str, biased: bool, path: str, tmp_path: Path
+    width: int, kinds: list[str], activation: str, biased: bool, path: str, tmp_path: Path
 ) -> None:
     rng = np.random.default_rng(8)
-    kinds = ["F32"] if fused else ["Q4_1", "F32"]
+    fused = len(kinds) == 1
     rows = 2 * width if fused else width
     parts = [tensor(rows, 64, kind, i) for i, kind in enumerate(kinds)]
     down = tensor(50, width, "F32", 2)
     with GraphWriter(tmp_path) as graph:
         x = graph.input("x", np.float32, (1, "rows", 64))
         names = [
-            graph.constant("gate_up", emit.pack(parts)),
+            graph.constant("gate_up", emit.in_turns(emit.pack(parts))),
             graph.constant("down", emit.pack([down])),
         ]
+        apart = graph.constant("apart", emit.pack(parts))
         biases = ["", ""]
         if biased:
             for i, n in enumerate((2 * width, 50)):
@@ -229,7 +239,7 @@ def test_feed_forward_has_the_bits_of_its_parts(
         rows = emit.Rows(x, update, weight, 1e-5)
         one, total = emit.norm_feed_forward(graph, rows, [*names, *biases], activation)
         normed, sum = emit.add_norm(graph, x, update, weight, 1e-5)
-        first = emit.linear(graph, normed, names[0], biases[0])
+        first = emit.linear(graph, normed, apart, biases[0])
         gated = emit.gate(graph, first, activation)
         three = emit.linear(graph, gated, names[1], biases[1])
         for name, pair in {"y": (one, three), "t": (total, sum)}.items():
@@ -319,3 +329,27 @@ def test_corrupt_weights_are_errors(at: int | None, value: int, tmp_path: Path) 
         made = session(tmp_path, graph)
     with pytest.raises(Exception, match="specrt: packed"):
         run(made, np.zeros((1, 64), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("at", "value"), [(8, 1), (8, 3), (12, 32), (12, 48), (16, emit.EIGHT), (20, 32), (None, 0)]
+)
+def test_corrupt_weights_in_turns_are_errors(at: int | None, value: int, tmp_path: Path) -> None:
+    packed = emit.in_turns(emit.pack([tensor(64, 64, "Q4_0"), tensor(64, 64, "Q4_0", 1)]))
+    x, made = np.ones((1, 64), np.float32), []
+    corrupt = packed[:-1].copy() if at is None else packed.copy()
+    if at is not None:
+        corrupt[at] = value
+    for i, constant in enumerate((packed, corrupt)):
+        (folder := tmp_path / str(i)).mkdir()
+        with GraphWriter(folder) as graph:
+            name = graph.constant("w", constant)
+            y = graph.call(
+                "MatMul", graph.input("x", np.float32, (1, "rows", 64)), name, domain=native.DOMAIN
+            )
+            graph.node("Identity", [y], ["y"])
+            graph.output("y", np.float32, (1, "rows", "width"))
+            made.append(session(folder, graph))
+    assert run(made[0], x).shape == (1, 128)
+    with pytest.raises(Exception, match="specrt: packed"):
+        run(made[1], x)

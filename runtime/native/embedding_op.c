@@ -35,7 +35,7 @@ static void read_row(const Packed *table, int64_t id, float *out) {
   const Matrix *matrix = table->matrices;
   const int kind = matrix->kind, row = (int)(id % TILE);
   const int columns = run_columns(kind), runs = unit_runs(kind), zero = zero_code(kind);
-  const uint8_t *tile = matrix->tiles + (size_t)(id / TILE) * tile_bytes(kind, table->blocks);
+  const uint8_t *tile = tile_at(matrix, table->blocks, id / TILE);
   for (int r = 0; r * columns < table->cols; r++) {
     const uint8_t *unit = tile + (size_t)(r / runs) * (size_t)unit_bytes(kind);
     float minimum = 0.0f, scale = scale_at(unit + code_bytes(kind), kind, r % runs, row, &minimum);

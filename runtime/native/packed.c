@@ -8,7 +8,8 @@ OrtStatus *unpack(const Tensor *constant, Packed *packed) {
   if (!bytes || constant->rank != 1 || constant->dims[0] < HEADER)
     return invalid("specrt: packed weights have no header; export the bundle again");
   memcpy(header, bytes, HEADER);
-  if (header[0] != PACKED_MAGIC)
+  const uint32_t turns = header[0] == TURNS_MAGIC, *first = header + 3, *second = header + 5;
+  if (header[0] != PACKED_MAGIC && !turns)
     return invalid("specrt: packed weights start with %08x instead of %08x; export the bundle again",
                    header[0], PACKED_MAGIC);
   const uint32_t most = INT32_MAX / 4;
@@ -16,6 +17,10 @@ OrtStatus *unpack(const Tensor *constant, Packed *packed) {
     return invalid("specrt: packed weights claim %u columns, %u matrices", header[1], header[2]);
   *packed = (Packed){.cols = (int)header[1], .count = (int)header[2]};
   packed->blocks = (packed->cols + UNIT - 1) / UNIT * (UNIT / BLOCK);
+  if (turns && (packed->count != 2 || first[0] != second[0] || first[1] != second[1] ||
+                first[0] % (2 * TILE)))
+    return invalid("specrt: packed matrices of %u and %u rows, %d in all, cannot lie in turns",
+                   first[0], second[0], packed->count);
   uint64_t at = HEADER, rows = 0;
   for (int i = 0; i < packed->count; i++) {
     uint32_t height = header[3 + 2 * i], kind = header[4 + 2 * i];
@@ -23,9 +28,11 @@ OrtStatus *unpack(const Tensor *constant, Packed *packed) {
     if (height < 1 || height > most || kind >= KINDS || (whole && header[1] % 256))
       return invalid("specrt: packed matrix %d claims %u rows of kind %u and %u columns", i, height,
                      kind, header[1]);
+    const size_t pair = 2 * tile_bytes((int)kind, packed->blocks);
+    const uint64_t start = turns ? HEADER + (uint64_t)i * pair : at;
     if (at <= (uint64_t)constant->dims[0])
-      packed->matrices[i] = (Matrix){bytes + at, (int)height, (int)kind};
-    at += (uint64_t)(height + TILE - 1) / TILE * tile_bytes((int)kind, packed->blocks);
+      packed->matrices[i] = (Matrix){bytes + start, (1 + turns) * pair, (int)height, (int)kind};
+    at += (uint64_t)(height + TILE - 1) / TILE * (pair / 2);
     rows += height;
   }
   if (at != (uint64_t)constant->dims[0] || rows > most)

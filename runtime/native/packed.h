@@ -17,6 +17,9 @@
  * float16 that the scales' bytes are multiplied with, and one for the minimums'. SIX_K, as Q6_K, has
  * bytes for the scales of 16 runs, where 128 stands for 0, and a float16 for them.
  *
+ * With the magic of turns two matrices of one kind and size lie in turns, two tiles of each, as they
+ * are read: a gate and up.
+ *
  * Byte 4r+i of line j of a run holds of row r, EIGHT: column 4j+i; FOUR: column 8j+i in its low
  * half and 8j+4+i in its high half. Of 6 bits: the low halves as FOUR, then a line of the two
  * high bits of columns i, 4+i, 8+i and 12+i. In this order dot-product instructions take them.
@@ -28,10 +31,11 @@
 
 enum { FOUR, FOUR_MINIMUM, EIGHT, SIX, FOUR_K, SIX_K, KINDS };
 enum { TILE = 16, UNIT = 64, BLOCK = 32, HEADER = 64, MAX_MATRICES = 6 };
-enum { PACKED_MAGIC = 0x31515053 };                         /* "SPQ1" */
+enum { PACKED_MAGIC = 0x31515053, TURNS_MAGIC = 0x32515053 }; /* "SPQ1", "SPQ2" */
 
 typedef struct {
   const uint8_t *tiles;
+  size_t pair; /* bytes from a tile to the next but one */
   int rows, kind;
 } Matrix;
 
@@ -64,6 +68,11 @@ static inline int unit_bytes(int kind) {
 /* Of a tile over so many blocks of columns. */
 static inline size_t tile_bytes(int kind, int blocks) {
   return (size_t)(blocks * BLOCK / run_columns(kind) / unit_runs(kind)) * (size_t)unit_bytes(kind);
+}
+
+static inline const uint8_t *tile_at(const Matrix *matrix, int blocks, int64_t tile) {
+  const size_t odd = tile % 2 ? tile_bytes(matrix->kind, blocks) : 0;
+  return matrix->tiles + (size_t)(tile / 2) * matrix->pair + odd;
 }
 
 /* Check the constant and find its matrices. */

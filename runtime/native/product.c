@@ -82,7 +82,6 @@ void round_rows(const OrtKernelContext *context, const Panel *panel, const Rows 
 
 void multiply_tile(const Panel *panel, const Matrix *matrix, int tile, Span at, float *out,
                    size_t stride) {
-  const size_t bytes = tile_bytes(matrix->kind, panel->blocks);
   const size_t first = (size_t)at.first * (size_t)panel->blocks;
   const int32_t *four = panel->starts_four + first, *eight = panel->starts_eight + first,
                 *six = panel->starts_six + 2 * first;
@@ -93,7 +92,7 @@ void multiply_tile(const Panel *panel, const Matrix *matrix, int tile, Span at, 
       .sums = panel->sums + first,
       .start = {four, NULL, eight, six, NULL, six},
   };
-  const uint8_t *codes = matrix->tiles + (size_t)tile * bytes;
+  const uint8_t *codes = tile_at(matrix, panel->blocks, tile);
   path()->tile[matrix->kind][at.rows](codes, panel->blocks, &group, out, stride);
 }
 
