@@ -13,10 +13,11 @@ step did is also priced, in steps of one row, by the median of all that was meas
 v(rows), and what a draft model takes to draft and to read. Intervals are of 95 %, by bootstrap over
 prompts.
 
-What the simulator says of a run is compared with its seconds. It is told that median, the seconds
-of a row in the run, and a copy of the controller as it was when the run began, with all that it had
-learned. Where the bundle no longer writes what was recorded, the text is recorded anew: kernels
-that round otherwise write another text.
+The simulator is told that median, and gets a copy of the controller as it was when the run began,
+with all that it had learned. How far it is off is told of the steps, priced alike, and of the
+seconds, as many as a row took in the run: the latter has in it how far the run's draft model was
+from what was measured. Where the bundle no longer writes what was recorded, the text is recorded
+anew: kernels that round otherwise write another text.
 """
 
 import argparse
@@ -60,6 +61,7 @@ class Run:
     priced: float
     spent: float
     predicted: float
+    drafting: float = 0.0  # seconds of finding drafts
     steps: Mapping[str, int] = field(default_factory=dict)
     simulated: Mapping[str, int] = field(default_factory=dict)
 
@@ -116,8 +118,8 @@ def measure(
                 yield _Raw(one, label, result.trace.steps, controller, device)
 
 
-def priced(raws: Sequence[_Raw]) -> list[Run]:
-    """The runs with their steps priced by the median of all that was measured."""
+def usual_device(raws: Sequence[_Raw]) -> Device:
+    """The median of all that was measured, in steps of one row."""
     curve = np.median([raw.device.curve for raw in raws], axis=0).tolist()
     drafts = {
         name: tuple(
@@ -127,7 +129,12 @@ def priced(raws: Sequence[_Raw]) -> list[Run]:
         )
         for name in raws[0].device.drafts
     }
-    usual, runs = Device(1.0, curve, drafts), []
+    return Device(1.0, curve, drafts)
+
+
+def priced(raws: Sequence[_Raw], usual: Device) -> list[Run]:
+    """The runs with their steps priced by the usual device."""
+    runs = []
     for raw in raws:
         target = sum(usual.step(step.drafted + 1) for step in raw.steps)
         one = sum(step.seconds[1] + step.seconds[2] for step in raw.steps) / target
@@ -146,6 +153,7 @@ def priced(raws: Sequence[_Raw]) -> list[Run]:
                 priced=target + _drafting(raw, usual),
                 spent=seconds / one,
                 predicted=tokens / (speed(simulated) * one),
+                drafting=sum(step.seconds[0] for step in raw.steps),
                 steps=_counted(raw.steps),
                 simulated=_counted(simulated),
             )
@@ -197,7 +205,7 @@ def ratio(
 def report(runs: Sequence[Run]) -> Iterator[str]:
     """A line for each kind of work and setting, and whether auto holds what it promises."""
     header = f"{'work':11}{'setting':18}{'wall x plain':>22}{'priced x plain':>24}"
-    yield f"{header}{'predicted x plain':>20}{'off':>6}"
+    yield f"{header}{'predicted x plain':>20}{'off':>6}{'in seconds':>12}"
     for kind in dict.fromkeys(one.kind for one in runs):
         those = [one for one in runs if one.kind == kind]
         labels = list(dict.fromkeys(one.setting for one in those))
@@ -206,7 +214,8 @@ def report(runs: Sequence[Run]) -> Iterator[str]:
             wall, steps = (_shown(ratio(those, label, PLAIN, t)) for t in (_wall, _priced))
             said = ratio(those, label, PLAIN, _predicted)[0]
             line = f"{kind:11}{label:18}{wall:>22}{steps:>24}"
-            yield f"{line}{said:20.2f}{off(those, label):6.2f}"
+            offs = (off(those, label, time) for time in (_priced, _spent))
+            yield f"{line}{said:20.2f}{next(offs):6.2f}{next(offs):12.2f}"
         best = max(fixed, key=lambda x: ratio(those, x, PLAIN, _priced)[0])
         plain, hindsight = (ratio(those, AUTO, x, _priced) for x in (PLAIN, best))
         holds = plain[0] >= LEAST[0] and hindsight[0] >= LEAST[1]
@@ -227,11 +236,14 @@ def _predicted(one: Run) -> float:
     return one.predicted
 
 
-def off(runs: Sequence[Run], label: str) -> float:
-    """Predicted over real tokens a second of all runs of a setting, at each run's own seconds of a
-    row."""
+def _spent(one: Run) -> float:
+    return one.spent
+
+
+def off(runs: Sequence[Run], label: str, time: Callable[[Run], float]) -> float:
+    """Predicted over real tokens a second of all runs of a setting."""
     those = [one for one in runs if one.setting == label]
-    return sum(one.spent for one in those) / sum(one.predicted for one in those)
+    return sum(time(one) for one in those) / sum(one.predicted for one in those)
 
 
 def _shown(found: tuple[float, float, float]) -> str:
@@ -273,12 +285,13 @@ def main() -> int:
         for raw in measure(model, texts, options.tokens, options.best, options.rounds):
             raws.append(raw)
             print(f"\r{len(raws)} runs", end="", file=sys.stderr)
-    runs = priced(raws)
+    usual = usual_device(raws)
+    runs = priced(raws, usual)
     lines = list(report(runs))
     print("\n".join(["", *lines]))
     if options.json:
-        document = {"environment": environment(), "argv": sys.argv, "runs": [*map(asdict, runs)]}
-        options.json.write_text(json.dumps(document))
+        document = {"environment": environment(), "argv": sys.argv, "device": asdict(usual)}
+        options.json.write_text(json.dumps({**document, "runs": [*map(asdict, runs)]}))
     return int(any(line.endswith("too slow") for line in lines))
 
 

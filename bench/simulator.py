@@ -217,10 +217,12 @@ def settings(
 ) -> dict[str, tuple[Sequence[str], Callable[[], Controller]]]:
     """What is compared: under "plain", under each combination of drafters with a fixed budget
     ("draft 4", "ngram+draft 8"), and under each policy, the drafters and what makes a controller.
-    A policy's memory lasts from text to text."""
+    A policy's memory lasts from text to text. Of a draft model a recorded text knows DEEPEST
+    tokens, so that no budget is more where there is one."""
     every, found = tuple(names), dict[str, tuple[Sequence[str], Callable[[], Controller]]]()
     for combined in dict.fromkeys([*((name,) for name in every), every]):
-        for budget in BUDGETS:
+        costly = any(name in device.drafts for name in combined)
+        for budget in (size for size in BUDGETS if size <= DEEPEST or not costly):
             label = f"{'+'.join(combined)} {budget}" if budget else "plain"
             found[label] = combined, partial(Fixed, budget)
     for policy in policies:

@@ -1,6 +1,7 @@
 """auto against plain decoding and the best fixed setting: real runs, priced, with intervals."""
 
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,18 @@ import pytest
 
 import specrt
 from specrt.bench import hindsight
-from specrt.bench.hindsight import AUTO, PLAIN, Run, candidates, measure, off, priced, ratio, report
+from specrt.bench.hindsight import (
+    AUTO,
+    PLAIN,
+    Run,
+    candidates,
+    measure,
+    off,
+    priced,
+    ratio,
+    report,
+    usual_device,
+)
 from specrt.bench.replay import Recorded
 from specrt.bench.simulator import Device, draft_text, joined, lookup_text, memory, straight
 from specrt.bench.simulator import run as simulate
@@ -55,12 +67,14 @@ def test_a_kind_at_which_auto_is_too_slow_is_told(seconds: float, end: str) -> N
 def test_what_the_simulator_said_is_told_over_what_was_measured() -> None:
     runs = [run("a", PLAIN, 10, 12.0, predicted=12.0)]
     runs += [run("a", label, 10, 11.0, predicted=10.0) for label in (AUTO, "ngram 2")]
-    assert [line.split()[-2:] for line in list(report(runs))[1:3]] == [["1.20", "1.10"]] * 2
+    runs = [replace(one, priced=one.seconds * 0.9) for one in runs]
+    found = [line.split()[-3:] for line in list(report(runs))[1:3]]
+    assert found == [["1.20", "0.99", "1.10"]] * 2
 
 
 def test_long_runs_count_for_more_in_how_far_the_simulator_was_off() -> None:
     runs = [run("a", AUTO, 10, 10.0, predicted=20.0), run("b", AUTO, 90, 90.0, predicted=80.0)]
-    assert off(runs, AUTO) == 1.0
+    assert off(runs, AUTO, lambda one: one.seconds) == 1.0
 
 
 def test_every_setting_is_run_for_real_and_priced_by_rows(
@@ -70,7 +84,7 @@ def test_every_setting_is_run_for_real_and_priced_by_rows(
     monkeypatch.setattr(hindsight, "load_suites", lambda names: (prompt,))
     model = specrt.load(tiny_bundle)
     raws = list(measure(model, [recorded("chat", (0.9, 0.1), 24)], 24, best=2, rounds=2))
-    runs = priced(raws)
+    runs = priced(raws, usual_device(raws))
     assert {one.setting for one in runs} >= {PLAIN, AUTO}
     assert len(runs) == 8
     for one, raw in zip(runs, raws, strict=True):
@@ -86,7 +100,7 @@ def test_what_the_bundle_no_longer_writes_is_recorded_anew(
     monkeypatch.setattr(hindsight, "load_suites", lambda names: (prompt,))
     model = specrt.load(tiny_bundle)
     raws = list(measure(model, [recorded("chat", (0.9, 0.1), 24)], 24, best=1, rounds=1))
-    for one in priced(raws):
+    for one in priced(raws, usual_device(raws)):
         if one.setting != AUTO:  # a fixed setting takes the same steps in the simulator
             assert one.steps == one.simulated
 
@@ -103,7 +117,8 @@ def test_the_simulator_says_what_a_run_takes_that_it_knows_all_of(setting: str) 
     )
     before = deepcopy(controller)
     steps = simulate(one.text, DEVICE, controller, names)
-    (found,) = priced([hindsight._Raw(one, setting, steps, before, DEVICE)])
+    raws = [hindsight._Raw(one, setting, steps, before, DEVICE)]
+    (found,) = priced(raws, usual_device(raws))
     assert found.steps == found.simulated
     assert found.predicted == pytest.approx(found.spent)
 
@@ -119,4 +134,6 @@ def test_a_draft_model_is_priced_by_its_tokens_and_by_what_it_had_to_read() -> N
     # places 64, 65, 70, 72, 74; known to it before: 0, 0, 68, 71, 71
     token, read = 0.007 / 0.02, 0.0001 / 0.02
     rows = sum(DEVICE.step(n + 1) for n in (0, 4, 4, 2, 1)) / 0.02
-    assert priced([raw])[0].priced == pytest.approx(rows + 9 * token + (64 + 1 + 2) * read)
+    assert priced([raw], usual_device([raw]))[0].priced == pytest.approx(
+        rows + 9 * token + (64 + 1 + 2) * read
+    )
