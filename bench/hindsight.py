@@ -39,10 +39,12 @@ from specrt.bench.replay import Recorded, device_of, load_texts, offered
 from specrt.bench.simulator import Device, run, settings, speed
 from specrt.bench.suite import KINDS, load_suites
 from specrt.runtime.controller import Controller
+from specrt.runtime.drafters.first import parts
+from specrt.runtime.interfaces import Context
 from specrt.runtime.trace import Step
 
 PLAIN, AUTO = "plain", "auto"
-OTHER, OTHER_TOKENS = (0,), 4  # a text between runs, so that no model's cache holds the prompt
+OTHER = Context((0,))  # a text for draft models between runs, so that none still holds the prompt
 DRAWS = 2000  # of the bootstrap
 LEAST = (0.97, 0.95)  # of auto over plain decoding, and over the best fixed setting
 
@@ -108,9 +110,9 @@ def measure(
         for turn in range(rounds):
             first = (index + turn) % len(labels)
             for label in labels[first:] + labels[:first]:
-                for name in device.drafts or (PLAIN,):
-                    model.generate(OTHER, max_tokens=OTHER_TOKENS, **_how(name))
                 how = _how(label)
+                for part in parts(model._drafter(how["drafter"])):
+                    part.propose(OTHER, 1, np.random.default_rng(0))
                 controller = deepcopy(model._controller(how["drafter"], how.get("budget"), None))
                 result = model.generate(ids, max_tokens=tokens, temperature=0, **how)
                 if result.tokens != tuple(one.text.written):

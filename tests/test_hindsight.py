@@ -27,6 +27,7 @@ from specrt.bench.simulator import run as simulate
 from specrt.bench.suite import Prompt
 from specrt.runtime.adaptive import Adaptive
 from specrt.runtime.controller import Fixed
+from specrt.runtime.drafters.first import parts
 from specrt.runtime.trace import Step
 
 DEVICE = Device(0.02, straight(0.08), {"draft": (0.007, 0.0001)})
@@ -90,7 +91,28 @@ def test_every_setting_is_run_for_real_and_priced_by_rows(
     for one, raw in zip(runs, raws, strict=True):
         if one.setting == PLAIN:
             assert one.priced == pytest.approx(len(raw.steps))  # a step each, and no draft
-    assert model._habits.past._begun == 2  # the texts between the runs taught auto nothing
+    assert model._habits.past._begun == 2  # what is between the runs taught auto nothing
+
+
+def test_no_run_finds_the_prompt_in_a_draft_models_cache(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = Prompt("chat-1", "chat", "the cat on the mat and the cat on the")
+    unread: list[int] = []
+
+    class Notes(Fixed):
+        def draft(self, drafter, context, room, rng):
+            if len(context.tokens) == len(ids):
+                unread.extend(part.unread(context.tokens) for part in parts(drafter)[1:])
+            return Fixed.draft(self, drafter, context, room, rng)
+
+    monkeypatch.setattr(hindsight, "load_suites", lambda names: (prompt,))
+    monkeypatch.setattr(hindsight, "candidates", lambda *_: {"chat": ("ngram+draft 4",)})
+    model = specrt.load(tiny_bundle)
+    ids = model.prompt_ids(messages=prompt.messages)
+    monkeypatch.setattr(model, "_controller", lambda name, budget, policy: Notes(4))
+    list(measure(model, [recorded("chat", (0.9, 0.1), 24)], 24, best=1, rounds=2))
+    assert (len(unread), min(unread) >= len(ids) - 1) == (4, True), unread  # they begin alike
 
 
 def test_what_the_bundle_no_longer_writes_is_recorded_anew(
