@@ -42,6 +42,7 @@ sanitize: $(READY)  ## the native kernels' tests, ended by the first byte read o
 # PEERS='--peers llama.cpp,transformers --peer-program llama.cpp=other/bin/python'.
 BUNDLES = $(shell $(BIN)/python -c 'from specrt.pull import home; print(home() / "bundles")')
 RESULTS = $(BUNDLES)/results
+KERNELS = $(BUNDLES)/kernels
 SMOLLM2 = "$$($(BIN)/specrt pull smollm2)"
 CODER = "$$($(BIN)/specrt pull qwen2.5-coder-1.5b)"
 CODER_DRAFT = "$$($(BIN)/specrt pull qwen2.5-coder-0.5b)"
@@ -54,7 +55,7 @@ export_coder = $(BIN)/python bench/exports.py $(RESULTS)/export-coder$(1).json $
     $(BUNDLES)/bench-coder$(1) --draft $(CODER_DRAFT) --context 8192 $(2)
 
 bench: $(READY)
-	rm -rf $(RESULTS) && mkdir -p $(RESULTS)
+	rm -rf $(RESULTS) $(KERNELS) && mkdir -p $(RESULTS) $(KERNELS)
 	$(call export_smollm2)
 	$(call export_coder)
 	$(BIN)/specrt bench $(BUNDLES)/bench-smollm2 --drafters $(DRAFTERS_smollm2) \
@@ -69,7 +70,7 @@ bench: $(READY)
 	$(BIN)/python bench/overhead.py $(BUNDLES)/bench-coder --json $(RESULTS)/overhead.json
 	for model in smollm2 coder; do \
 	    case $$model in smollm2) source=$(SMOLLM2);; *) source=$(CODER);; esac; \
-	    $(BIN)/python bench/kernels.py "$$source" --home $(BUNDLES) \
+	    $(BIN)/python bench/kernels.py "$$source" --home $(KERNELS) \
 	        $(if $(LLAMA_PYTHON),--llama-python $(LLAMA_PYTHON)) \
 	        --json $(RESULTS)/kernels-$$model.json || exit 1; \
 	done
