@@ -4,10 +4,10 @@
  * WIDEST: how many of them it sums at a time; for int8 keys round_block and what path_body.h asks
  * for.
  *
- * Scores and results are one kind of sum: over the numbers of a head with 16 keys side by side, then
- * over the entries of a path with 16 numbers side by side. Each lane adds in one order, so neither
- * the rows nor the vectors in work together change its bits. Scores over int8 keys are sums of
- * integers for each block of 32, and then a sum over the blocks.
+ * Scores and results are one kind of sum: over the numbers of a head with 16 keys side by side,
+ * then over the entries of a path with 16 numbers side by side. Each lane adds in one order, so
+ * neither the rows nor the vectors in work together change its bits. Scores over int8 keys are sums
+ * of integers for each block of 32, and then a sum over the blocks.
  */
 #ifndef SPECRT_ATTEND_H
 #define SPECRT_ATTEND_H
@@ -16,8 +16,10 @@
 #include "prefetch.h"
 #include "rows.h"
 
-/* c[row][unit] += a[row][i] * b[i][unit], in order of i; a unit is 16 numbers of b and c. b is fetched
- * `ahead` numbers before its use. */
+enum { KEY_TILES_AHEAD = 8, VALUES_AHEAD = 24 }; /* of the cache, fetched before their use */
+
+/* c[row][unit] += a[row][i] * b[i][unit], in order of i; a unit is 16 numbers of b and c. b is
+ * fetched `ahead` numbers before its use. */
 typedef struct {
   const float *a;
   const void *b; /* of the type of a cache that is said */
@@ -241,7 +243,7 @@ INLINE void weigh(const Attention *a, const float *weights, size_t stride, const
   if (n <= 0) return;
   Sum sum = {.a = weights, .b = values, .c = out, .n = n};
   sum.a_row = stride, sum.b_step = step, sum.b_unit = LANES, sum.c_row = width;
-  sum.b_at = first * step, sum.ahead = 24 * step;
+  sum.b_at = first * step, sum.ahead = VALUES_AHEAD * step;
   add_up_all(&sum, rows, a->head_dim / LANES, a->cache);
   for (size_t d = width / LANES * LANES; d < width; d++)
     for (size_t r = 0; r < (size_t)rows; r++)
@@ -307,7 +309,7 @@ static void attend(const Attention *a, const Sequence *s, int kv_head, int first
     Sum sum = {.a = scratch, .b = s->keys, .c = scores, .n = width};
     sum.b_at = (start + (size_t)low) * d;
     sum.a_row = d, sum.b_step = KEYS, sum.b_unit = d * KEYS, sum.c_row = stride;
-    sum.ahead = 8 * sum.b_unit;
+    sum.ahead = KEY_TILES_AHEAD * sum.b_unit;
     add_up_all(&sum, n, tiles, a->cache);
   }
 
@@ -344,7 +346,7 @@ static void attend(const Attention *a, const Sequence *s, int kv_head, int first
   }
 }
 
-/* A head's key, filled up with zeros to whole blocks, and value become an entry of an int8 cache. */
+/* A head's key, filled up with zeros to whole blocks, and value become an int8 cache's entry. */
 INLINE void append_codes(const Attention *a, const Sequence *s, size_t before, size_t entry,
                          float *key, const float *value) {
   const size_t blocks = cache_blocks(a), tile = before + entry / KEYS * KEYS;

@@ -10,7 +10,7 @@
  *           16 entries' scales, float
  *   values  (kv_heads, capacity, 32 * blocks + 4): codes, as EIGHT's, then their scale, float
  *
- * Keys have a scale for each block since some models' have a few numbers far larger than the others.
+ * Keys have a scale for each block since some models' have a few numbers far larger than the rest.
  *
  * A row sees its path: the cache's entries before the call, then its ancestors in the block, itself
  * last. What it gets depends on the path alone, in the order of the path: not on where in the block

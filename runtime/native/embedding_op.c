@@ -69,7 +69,8 @@ static OrtStatus *compute(const void *state, OrtKernelContext *context) {
   const int64_t *id = ids.data;
   for (int64_t i = 0; i < count; i++)
     if (id[i] < 0 || id[i] >= table.rows)
-      return invalid("specrt Embedding: id %lld, the table has %d rows", (long long)id[i], table.rows);
+      return invalid("specrt Embedding: id %lld, the table has %d rows", (long long)id[i],
+                     table.rows);
   void *out;
   ids.dims[ids.rank] = table.cols;
   TRY(output(context, 0, ids.dims, ids.rank + 1, &out));

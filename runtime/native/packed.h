@@ -14,11 +14,11 @@
  *   SIX_K          16   (2 + 1) x 64 bytes  see below            (code - 32) * scale
  *
  * FOUR_K, as GGUF's Q4_K, has bytes for the scales of 8 runs, bytes for their minimums, then a
- * float16 that the scales' bytes are multiplied with, and one for the minimums'. SIX_K, as Q6_K, has
- * bytes for the scales of 16 runs, where 128 stands for 0, and a float16 for them.
+ * float16 that the scales' bytes are multiplied with, and one for the minimums'. SIX_K, as Q6_K,
+ * has bytes for the scales of 16 runs, where 128 stands for 0, and a float16 for them.
  *
- * With the magic of turns two matrices of one kind and size lie in turns, two tiles of each, as they
- * are read: a gate and up.
+ * With the magic of turns two matrices of one kind and size lie in turns, two tiles of each, as
+ * they are read: a gate and up.
  *
  * Byte 4r+i of line j of a run holds of row r, EIGHT: column 4j+i; FOUR: column 8j+i in its low
  * half and 8j+4+i in its high half. Of 6 bits: the low halves as FOUR, then a line of the two

@@ -5,7 +5,8 @@
 #include "processor.h"
 
 /* Each is in a file of its own; without a name where that file is for another kind of processor. */
-extern const Path avx512_path, avx_vnni_path, avx2_path, neon_i8mm_path, neon_dot_path, portable_path;
+extern const Path avx512_path, avx_vnni_path, avx2_path, neon_i8mm_path, neon_dot_path,
+    portable_path;
 
 static const struct {
   const Path *path;
@@ -23,8 +24,8 @@ static const Path *available(const char *name) {
   const unsigned found = processor();
   for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
     const Path *path = paths[i].path;
-    if (path->name && (found & paths[i].needs) == paths[i].needs && (!name || !strcmp(name, path->name)))
-      return path;
+    const int can = path->name && (found & paths[i].needs) == paths[i].needs;
+    if (can && (!name || !strcmp(name, path->name))) return path;
   }
   return NULL;
 }

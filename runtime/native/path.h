@@ -12,14 +12,14 @@
 enum { MAX_GROUP = 12 };
 enum { SILU, GELU, ACTIVATIONS };
 
-/* Some rows of activations, rounded to int8 in blocks of 32; block b of row r is at b * rows + r. */
+/* Rows of activations, rounded to int8 in blocks of 32; block b of row r is at b * rows + r. */
 typedef struct {
   int rows;
   const int8_t *codes;     /* (blocks, rows, 32) */
   const float *scales;     /* (blocks, rows) */
   const float *sums;       /* scale * sum of codes: what a minimum is multiplied with */
-  /* By kind: -zero code * sum of codes, of 6 bits for the halves of a block, (2 * blocks, rows); unused
-   * where there is a minimum. */
+  /* By kind: -zero code * sum of codes, of 6 bits for the halves of a block, (2 * blocks, rows);
+   * unused where there is a minimum. */
   const int32_t *start[KINDS];
 } Group;
 

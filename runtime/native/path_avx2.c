@@ -1,6 +1,6 @@
 /* AVX2. FOUR: unsigned x signed bytes to 16-bit sums; eight of at most 2 * 15 * 127 fit, and of 6
- * bits two of 2 * 63 * 127. EIGHT: magnitude times the activation with the weight's sign; a pair is at most
- * 2 * 128 * 127, which fits.
+ * bits two of 2 * 63 * 127. EIGHT: magnitude times the activation with the weight's sign; a pair is
+ * at most 2 * 128 * 127, which fits.
  */
 #include "path.h"
 #include "processor.h"

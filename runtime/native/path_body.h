@@ -2,13 +2,13 @@
  *
  * Before it a path defines GROUP, the most rows of a tile call; PARTS, how many vectors hold 16
  * floats; WIDEST, how many times 16 floats attention sums at a time; the types Vector and Ints of
- * 16 / PARTS floats or int32; v_load, v_store, v_load_half, v_store_half (float16), v_load_bytes (not
- * signed), v_all, v_add, v_sub, v_mul, v_float (of Ints); i_all, i_add, i_magnitude, i_nearest (of a
- * Vector), i_larger, i_sum, i_largest, i_store_low (a byte of each); and `dot`:
+ * 16 / PARTS floats or int32; v_load, v_store, v_load_half, v_store_half (float16), v_load_bytes
+ * (not signed), v_all, v_add, v_sub, v_mul, v_float (of Ints); i_all, i_add, i_magnitude, i_nearest
+ * (of a Vector), i_larger, i_sum, i_largest, i_store_low (a byte of each); and `dot`:
  *
- *   dot(lines, x, start, kind, rows, sums): sums[m] = the product of row m of x, rows 32 apart, with
- *   a run's weights less their zero code. lines: the part's bytes of the run's lines, 64 apart, each
- *   to be prefetched.
+ *   dot(lines, x, start, kind, rows, sums): sums[m] = the product of row m of x, rows 32 apart,
+ *   with a run's weights less their zero code. lines: the part's bytes of the run's lines, 64 apart,
+ *   each to be prefetched.
  *   start[m] is what the zero code makes of x[m], for those who multiply the codes as they are.
  *
  * After it stands the path's value, PATH(name).

@@ -56,7 +56,8 @@ double product_time(size_t bytes, double products);
 int pieces_of_task(int count, double each);
 
 /* The rows of an operator that begin with input 0, whose norm and update are inputs `norm` and
- * norm + 1, and whose outputs are `out` (rows, width) and their sum. An error if they do not fit. */
+ * norm + 1, and whose outputs are `out` (rows, width) and their sum. An error if they do not fit.
+ */
 OrtStatus *find_rows(OrtKernelContext *, const char *name, size_t norm, float epsilon,
                      const Packed *weights, int width, Rows *rows, void **out);
 OrtStatus *check_bias(const char *name, const Tensor *bias, const Packed *weights);
