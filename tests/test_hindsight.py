@@ -31,6 +31,7 @@ from specrt.runtime.drafters.first import parts
 from specrt.runtime.trace import Step
 
 DEVICE = Device(0.02, straight(0.08), {"draft": (0.007, 0.0001)})
+PROMPT = Prompt("chat-1", "chat", "the cat on the mat and the cat on the")
 
 
 def recorded(kind: str, rates: tuple[float, float], size: int = 200) -> Recorded:
@@ -78,12 +79,14 @@ def test_long_runs_count_for_more_in_how_far_the_simulator_was_off() -> None:
     assert off(runs, AUTO, lambda one: one.seconds) == 1.0
 
 
-def test_every_setting_is_run_for_real_and_priced_by_rows(
-    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prompt = Prompt("chat-1", "chat", "the cat on the mat and the cat on the")
-    monkeypatch.setattr(hindsight, "load_suites", lambda names: (prompt,))
-    model = specrt.load(tiny_bundle)
+@pytest.fixture
+def model(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> specrt.Model:
+    """Whose only question is PROMPT."""
+    monkeypatch.setattr(hindsight, "load_suites", lambda names: (PROMPT,))
+    return specrt.load(tiny_bundle)
+
+
+def test_every_setting_is_run_for_real_and_priced_by_rows(model: specrt.Model) -> None:
     raws = list(measure(model, [recorded("chat", (0.9, 0.1), 24)], 24, best=2, rounds=2))
     runs = priced(raws, usual_device(raws))
     assert {one.setting for one in runs} >= {PLAIN, AUTO}
@@ -95,9 +98,9 @@ def test_every_setting_is_run_for_real_and_priced_by_rows(
 
 
 def test_no_run_finds_the_prompt_in_a_draft_models_cache(
-    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+    model: specrt.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prompt = Prompt("chat-1", "chat", "the cat on the mat and the cat on the")
+    ids = model.prompt_ids(messages=PROMPT.messages)
     unread: list[int] = []
 
     class Notes(Fixed):
@@ -106,21 +109,13 @@ def test_no_run_finds_the_prompt_in_a_draft_models_cache(
                 unread.extend(part.unread(context.tokens) for part in parts(drafter)[1:])
             return Fixed.draft(self, drafter, context, room, rng)
 
-    monkeypatch.setattr(hindsight, "load_suites", lambda names: (prompt,))
     monkeypatch.setattr(hindsight, "candidates", lambda *_: {"chat": ("ngram+draft 4",)})
-    model = specrt.load(tiny_bundle)
-    ids = model.prompt_ids(messages=prompt.messages)
     monkeypatch.setattr(model, "_controller", lambda name, budget, policy: Notes(4))
     list(measure(model, [recorded("chat", (0.9, 0.1), 24)], 24, best=1, rounds=2))
     assert (len(unread), min(unread) >= len(ids) - 1) == (4, True), unread  # they begin alike
 
 
-def test_what_the_bundle_no_longer_writes_is_recorded_anew(
-    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prompt = Prompt("chat-1", "chat", "the cat on the mat and the cat on the")
-    monkeypatch.setattr(hindsight, "load_suites", lambda names: (prompt,))
-    model = specrt.load(tiny_bundle)
+def test_what_the_bundle_no_longer_writes_is_recorded_anew(model: specrt.Model) -> None:
     raws = list(measure(model, [recorded("chat", (0.9, 0.1), 24)], 24, best=1, rounds=1))
     for one in priced(raws, usual_device(raws)):
         if one.setting != AUTO:  # a fixed setting takes the same steps in the simulator

@@ -49,10 +49,16 @@ def session(folder: Path, graph: GraphWriter, threads: int = 2) -> onnxruntime.I
 def product(
     folder: Path, tensors: Sequence[Tensor], bias: np.ndarray | None = None, threads: int = 2
 ) -> onnxruntime.InferenceSession:
+    return of_constant(folder, emit.pack(tensors), bias, threads)
+
+
+def of_constant(
+    folder: Path, packed: np.ndarray, bias: np.ndarray | None = None, threads: int = 2
+) -> onnxruntime.InferenceSession:
     with GraphWriter(folder) as graph:
         x = graph.input("x", np.float32, (1, "rows", "cols"))
         name = "" if bias is None else graph.constant("bias", bias)
-        y = emit.linear(graph, x, graph.constant("weights", emit.pack(tensors)), name)
+        y = emit.linear(graph, x, graph.constant("weights", packed), name)
         graph.node("Identity", [y], ["y"])
         graph.output("y", np.float32, (1, "rows", "width"))
         return session(folder, graph, threads)
@@ -321,12 +327,7 @@ def test_corrupt_weights_are_errors(at: int | None, value: int, tmp_path: Path) 
     packed = packed[:-1] if at is None else packed
     if at is not None:
         packed[at : at + 4] = [value] * 4 if value == 255 else [value, 0, 0, 0]
-    with GraphWriter(tmp_path) as graph:
-        x = graph.input("x", np.float32, (1, "rows", 64))
-        y = graph.call("MatMul", x, graph.constant("w", packed), domain=native.DOMAIN)
-        graph.node("Identity", [y], ["y"])
-        graph.output("y", np.float32, (1, "rows", 16))
-        made = session(tmp_path, graph)
+    made = of_constant(tmp_path, packed)
     with pytest.raises(Exception, match="specrt: packed"):
         run(made, np.zeros((1, 64), np.float32))
 
@@ -336,20 +337,12 @@ def test_corrupt_weights_are_errors(at: int | None, value: int, tmp_path: Path) 
 )
 def test_corrupt_weights_in_turns_are_errors(at: int | None, value: int, tmp_path: Path) -> None:
     packed = emit.in_turns(emit.pack([tensor(64, 64, "Q4_0"), tensor(64, 64, "Q4_0", 1)]))
-    x, made = np.ones((1, 64), np.float32), []
+    x = np.ones((1, 64), np.float32)
     corrupt = packed[:-1].copy() if at is None else packed.copy()
     if at is not None:
         corrupt[at] = value
-    for i, constant in enumerate((packed, corrupt)):
-        (folder := tmp_path / str(i)).mkdir()
-        with GraphWriter(folder) as graph:
-            name = graph.constant("w", constant)
-            y = graph.call(
-                "MatMul", graph.input("x", np.float32, (1, "rows", 64)), name, domain=native.DOMAIN
-            )
-            graph.node("Identity", [y], ["y"])
-            graph.output("y", np.float32, (1, "rows", "width"))
-            made.append(session(folder, graph))
-    assert run(made[0], x).shape == (1, 128)
+    assert run(of_constant(tmp_path, packed), x).shape == (1, 128)
+    (tmp_path / "corrupt").mkdir()
+    made = of_constant(tmp_path / "corrupt", corrupt)
     with pytest.raises(Exception, match="specrt: packed"):
-        run(made[1], x)
+        run(made, x)
