@@ -154,7 +154,7 @@ INLINE void score(const Attention *a, const float *queries, const uint8_t *tile,
       for (int p = 0; p < PARTS; p++) {
         Ints sums[GROUP];
         dot(tile + b * run_bytes(EIGHT) + 4 * WIDTH * p, codes + b * rows * BLOCK,
-            starts + b * rows, EIGHT, rows, sums);
+            starts + b * rows, EIGHT, rows, sums, NULL);
         Vector step = v_load((const float *)(const void *)steps + b * KEYS + p * WIDTH);
 #pragma GCC unroll 6
         for (int m = 0; m < rows; m++) {

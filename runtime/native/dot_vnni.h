@@ -3,9 +3,10 @@
  */
 #ifndef SPECRT_DOT_VNNI_H
 #define SPECRT_DOT_VNNI_H
+#include "run.h"
 
 INLINE void dot(const uint8_t *lines, const int8_t *x, const int32_t *start, int kind, int rows,
-                Ints *sums) {
+                Ints *sums, const Run *before) {
   const int count = kind == EIGHT ? 8 : run_columns(kind) / 8;
   const Ints high = has_six_bits(kind) ? i_load(lines + 128) : i_all(0);
   if (has_six_bits(kind)) prefetch(lines + 128);
@@ -13,6 +14,7 @@ INLINE void dot(const uint8_t *lines, const int8_t *x, const int32_t *start, int
   for (int m = 0; m < rows; m++) sums[m] = i_all(has_minimum(kind) ? 0 : start[m]);
 #pragma GCC unroll UNROLL
   for (int j = 0; j < count; j++) {
+    if (before) finish(before, rows * j / count, rows * (j + 1) / count);
     Ints line = i_load(lines + 64 * j);
     prefetch(lines + 64 * j);
     if (kind == EIGHT) {

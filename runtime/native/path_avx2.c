@@ -11,8 +11,11 @@
 #include "target.h"
 #include "vectors_avx2.h"
 
+#include "run.h"
+
 INLINE void dot(const uint8_t *lines, const int8_t *x, const int32_t *start, int kind, int rows,
-                Ints *sums) {
+                Ints *sums, const Run *before) {
+  (void)before; /* none is late */
   const Ints ones = _mm256_set1_epi16(1);
   const int count = kind == EIGHT ? 8 : run_columns(kind) / 8;
   const Ints high = has_six_bits(kind) ? i_load(lines + 128) : i_all(0);

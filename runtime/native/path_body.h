@@ -6,19 +6,18 @@
  * (not signed), v_all, v_add, v_sub, v_mul, v_float (of Ints); i_all, i_add, i_magnitude, i_nearest
  * (of a Vector), i_larger, i_sum, i_largest, i_store_low (a byte of each); and `dot`:
  *
- *   dot(lines, x, start, kind, rows, sums): sums[m] = the product of row m of x, rows 32 apart,
- *   with a run's weights less their zero code. lines: the part's bytes of the run's lines, 64 apart,
- *   each to be prefetched.
+ *   dot(lines, x, start, kind, rows, sums, before): sums[m] = the product of row m of x, rows 32
+ *   apart, with a run's weights less their zero code. lines: the part's bytes of the run's lines,
+ *   64 apart, each to be prefetched.
  *   start[m] is what the zero code makes of x[m], for those who multiply the codes as they are.
+ *   before: the run to finish meanwhile, NULL where none is late (run.h).
  *
  * After it stands the path's value, PATH(name).
  */
 #ifndef SPECRT_PATH_BODY_H
 #define SPECRT_PATH_BODY_H
 #include "prefetch.h"
-#include "rows.h"
-
-enum { WIDTH = LANES / PARTS };
+#include "run.h"
 
 typedef struct {
   Vector part[PARTS];
@@ -94,27 +93,18 @@ static void round_block(const float *x, int8_t *codes, float *scale, int32_t sum
 
 #include "attend.h"
 
-/* Of 16 rows' scales in a unit, a part: those of a run. */
-INLINE Vector scales_of(const uint8_t *scales, int kind, int run, int p) {
-  if (unit_columns(kind) == UNIT) return v_load_half(scales + run * 2 * TILE + 2 * WIDTH * p);
-  Vector bytes = v_load_bytes(scales + run * TILE + WIDTH * p);
-  if (kind == SIX_K) bytes = v_sub(bytes, v_all(128));
-  return v_mul(bytes, v_load_half(scales + 16 * TILE + 2 * WIDTH * p)); /* exact */
-}
-
-INLINE Vector minimums_of(const uint8_t *scales, int kind, int run, int p) {
-  if (kind != FOUR_K) return v_load_half(scales + (2 + run) * 2 * TILE + 2 * WIDTH * p);
-  Vector by = v_load_half(scales + 18 * TILE + 2 * WIDTH * p);
-  return v_mul(v_load_bytes(scales + (8 + run) * TILE + WIDTH * p), by);
-}
-
 INLINE void tile(const uint8_t *unit, int blocks, const Group *group, float *out, size_t stride,
                  int kind, int rows) {
   const int columns = run_columns(kind), runs = BLOCK / columns; /* of a block */
+  const int late = is_late(kind, rows);
   const int8_t *x = group->codes;
   const float *scale = group->scales, *sum = group->sums;
   const int32_t *start = group->start[kind]; /* NULL where there is a minimum */
-  Vector total[PARTS][GROUP], block[PARTS][GROUP]; /* all blocks so far; the runs of one so far */
+  Vector total[PARTS][GROUP], block[PARTS][GROUP];
+  Run before = {.kind = kind, .begins = 1, .ends = 1, .scale = scale, .sum = sum,
+                .step = v_all(0.0f), .minimum = v_all(0.0f), .block = block[0], .total = total[0]};
+#pragma GCC unroll 16
+  for (int m = 0; m < rows; m++) before.sums[m] = i_all(0);
 #pragma GCC unroll 4
   for (int p = 0; p < PARTS; p++)
 #pragma GCC unroll 16
@@ -128,21 +118,16 @@ INLINE void tile(const uint8_t *unit, int blocks, const Group *group, float *out
       if (run * 64 < unit_bytes(kind) - code_bytes(kind)) prefetch(scales + run * 64);
 #pragma GCC unroll 4
       for (int p = 0; p < PARTS; p++) {
-        Ints sums[GROUP];
-        dot(lines + 4 * WIDTH * p, x + run % runs * columns, start, kind, rows, sums);
-        Vector step = scales_of(scales, kind, run, p);
-#pragma GCC unroll 16
-        for (int m = 0; m < rows; m++) {
-          Vector part = v_mul(v_float(sums[m]), step);
-          block[p][m] = run % runs ? v_add(block[p][m], part) : part;
-          if (last) total[p][m] = v_add(total[p][m], v_mul(block[p][m], v_all(scale[m])));
-        }
-        if (has_minimum(kind)) {
-          Vector minimum = minimums_of(scales, kind, run, p);
-#pragma GCC unroll 16
-          for (int m = 0; m < rows; m++)
-            total[p][m] = v_sub(total[p][m], v_mul(minimum, v_all(sum[m])));
-        }
+        Run now = {.kind = kind, .begins = run % runs == 0, .ends = last, .scale = scale,
+                   .sum = sum, .block = block[p], .total = total[p]};
+        dot(lines + 4 * WIDTH * p, x + run % runs * columns, start, kind, rows, now.sums,
+            late ? &before : NULL);
+        now.step = scales_of(scales, kind, run, p);
+        if (has_minimum(kind)) now.minimum = minimums_of(scales, kind, run, p);
+        if (late)
+          before = now;
+        else
+          finish(&now, 0, rows);
       }
       if (!has_minimum(kind)) start += rows;
       if (!last) continue;
@@ -151,6 +136,7 @@ INLINE void tile(const uint8_t *unit, int blocks, const Group *group, float *out
       sum += rows;
     }
   }
+  if (late) finish(&before, 0, rows);
 #pragma GCC unroll 4
   for (int p = 0; p < PARTS; p++)
 #pragma GCC unroll 16

@@ -10,8 +10,11 @@
 #include "target.h"
 #include "vectors_neon.h"
 
+#include "run.h"
+
 INLINE void dot(const uint8_t *lines, const int8_t *x, const int32_t *start, int kind, int rows,
-                Ints *sums) {
+                Ints *sums, const Run *before) {
+  (void)before; /* none is late */
 #pragma GCC unroll 8
   for (int m = 0; m < rows; m++)
     sums[m] = vdupq_n_s32(kind == FOUR || has_six_bits(kind) ? start[m] : 0);

@@ -10,6 +10,8 @@
 #include "target.h"
 #include "vectors_neon.h"
 
+#include "run.h"
+
 INLINE uint8x16_t zip_low(uint8x16_t a, uint8x16_t b) {
   return vreinterpretq_u8_u32(vzip1q_u32(vreinterpretq_u32_u8(a), vreinterpretq_u32_u8(b)));
 }
@@ -27,7 +29,8 @@ INLINE void pair_rows(const uint8x16_t codes[4], uint8x16_t pairs[4]) {
 }
 
 INLINE void dot(const uint8_t *lines, const int8_t *x, const int32_t *start, int kind, int rows,
-                Ints *sums) {
+                Ints *sums, const Run *before) {
+  (void)before; /* none is late */
   Ints square[GROUP]; /* of rows m, m + 1: with rows 0 and 1 of the weights, with rows 2 and 3 */
 #pragma GCC unroll 8
   for (int m = 0; m < rows; m++) square[m] = vdupq_n_s32(0);

@@ -86,10 +86,13 @@ INLINE void v_store_half(void *to, Vector v) {
   memcpy(to, halves, sizeof halves);
 }
 
+#include "run.h"
+
 /* A word of a line has four codes of a row, or eight; of 6 bits those of the last line have the
  * high bits of sixteen. */
 INLINE void dot(const uint8_t *lines, const int8_t *x, const int32_t *start, int kind, int rows,
-                Ints *sums) {
+                Ints *sums, const Run *before) {
+  (void)before; /* none is late */
   const int columns = kind == EIGHT ? 4 : 8, bits = 32 / columns;
   for (int m = 0; m < rows; m++) sums[m] = (has_minimum(kind) ? 0 : start[m]) + (Ints){0};
   Words high = {0};
