@@ -28,7 +28,7 @@ MAGIC, TURNS, HEADER, MOST = 0x31515053, 0x32515053, 64, 6  # most matrices of o
 TILE, BLOCK = 16, 32
 UNIT = (64, 64, 64, 64, 256, 256)  # columns, by kind
 RUN = (32, 32, 32, 16, 32, 16)  # columns of a step
-UNIT_BYTES = (576, 640, 1088, 896, 2368, 3360)
+UNIT_BYTES = (576, 640, 1088, 896, 2304, 3360)
 ZERO = (8, 0, 128, 32, 0, 32)  # codes of padding; its steps are 0
 SIX_BITS = (SIX, SIX_K)
 FOURS = {"Q4_0": FOUR, "Q4_1": FOUR_MINIMUM, "Q4_K": FOUR_K}
@@ -318,7 +318,18 @@ def _tiles(rows: Codes, units: int) -> np.ndarray:
             flat = whole(values.reshape(len(values), -1), count * units)
             lanes = flat.reshape(tiles, TILE, units, count).transpose(0, 2, 3, 1)
             parts.append(np.ascontiguousarray(lanes).view(np.uint8).reshape(tiles, units, -1))
+    if rows.kind == FOUR_K:
+        parts[1:3] = [_six_bits(*parts[1:3])]
     return np.concatenate(parts, -1)
+
+
+def _six_bits(steps: np.ndarray, minimums: np.ndarray) -> np.ndarray:
+    """Bytes below 64, 128 of each, in 6 bits: (..., 192), as packed.h has it."""
+    both = np.stack([steps, minimums], -2)
+    low, high = both & 15, (both >> 4).reshape(*steps.shape[:-1], 4, -1)
+    places = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
+    fours = np.bitwise_or.reduce(high << places, axis=-2)
+    return np.concatenate([low[..., 0, :] | low[..., 1, :] << 4, fours], -1)
 
 
 BLOCK_BYTES = {"Q4_0": 18, "Q4_1": 20, "Q5_0": 22, "Q8_0": 34, "Q4_K": 144, "Q6_K": 210}

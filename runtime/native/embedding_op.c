@@ -20,13 +20,14 @@ static int code_at(const uint8_t *lines, int kind, int row, int column) {
 
 /* The scale of a run, and its minimum where there is one. */
 static float scale_at(const uint8_t *scales, int kind, int run, int row, float *minimum) {
+  const uint8_t *by = scales + step_bytes(kind);
   if (kind == FOUR_K) {
-    const uint8_t *bytes = scales + run * TILE + row, *by = scales + 16 * TILE;
-    *minimum = (float)bytes[8 * TILE] * half_at(by + 2 * TILE, row);
-    return (float)bytes[0] * half_at(by, row);
+    uint8_t steps[UNPACKED_STEPS], *at = steps + run * TILE + row;
+    unpack_steps(scales, steps);
+    *minimum = (float)at[8 * TILE] * half_at(by + 2 * TILE, row);
+    return (float)*at * half_at(by, row);
   }
-  if (kind == SIX_K)
-    return (float)(scales[run * TILE + row] - 128) * half_at(scales + 16 * TILE, row);
+  if (kind == SIX_K) return (float)(scales[run * TILE + row] - 128) * half_at(by, row);
   if (kind == FOUR_MINIMUM) *minimum = half_at(scales + (2 + run) * 2 * TILE, row);
   return half_at(scales + run * 2 * TILE, row);
 }

@@ -98,7 +98,7 @@ static const OrtCustomOp callbacks = {
 #define EXPORTED __attribute__((visibility("default")))
 #endif
 
-/* Called by ONNX Runtime for each SessionOptions; runtime/native.py lets one caller in at a time. */
+/* Called by ONNX Runtime for each SessionOptions; runtime/native.py lets one in at a time. */
 EXPORTED OrtStatus *RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base) {
   static OrtCustomOpDomain *domain;
   OrtApi *table = base->GetApi(ORT_ABI_VERSION);

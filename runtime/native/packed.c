@@ -10,7 +10,7 @@ OrtStatus *unpack(const Tensor *constant, Packed *packed) {
   memcpy(header, bytes, HEADER);
   const uint32_t turns = header[0] == TURNS_MAGIC, *first = header + 3, *second = header + 5;
   if (header[0] != PACKED_MAGIC && !turns)
-    return invalid("specrt: packed weights start with %08x instead of %08x; export the bundle again",
+    return invalid("specrt: packed weights start with %08x, not %08x; export the bundle again",
                    header[0], PACKED_MAGIC);
   const uint32_t most = INT32_MAX / 4;
   if (header[1] < 1 || header[1] > most || header[2] < 1 || header[2] > MAX_MATRICES)
@@ -36,8 +36,8 @@ OrtStatus *unpack(const Tensor *constant, Packed *packed) {
     rows += height;
   }
   if (at != (uint64_t)constant->dims[0] || rows > most)
-    return invalid("specrt: packed weights have %lld bytes, their header says %llu",
-                   (long long)constant->dims[0], (unsigned long long)at);
+    return invalid("specrt: packed weights have %lld bytes, their header says %llu; export the bundle "
+                   "again", (long long)constant->dims[0], (unsigned long long)at);
   packed->rows = (int)rows;
   return NULL;
 }

@@ -13,9 +13,10 @@
  *   FOUR_K         32   4 x 64 bytes        see below            code * scale - minimum
  *   SIX_K          16   (2 + 1) x 64 bytes  see below            (code - 32) * scale
  *
- * FOUR_K, as GGUF's Q4_K, has bytes for the scales of 8 runs, bytes for their minimums, then a
- * float16 that the scales' bytes are multiplied with, and one for the minimums'. SIX_K, as Q6_K,
- * has bytes for the scales of 16 runs, where 128 stands for 0, and a float16 for them.
+ * FOUR_K, as GGUF's Q4_K, has 6 bits for the scales of 8 runs and 6 for their minimums (see
+ * `unpack_steps`), then a float16 that the scales' bits are multiplied with, and one for the
+ * minimums'. SIX_K, as Q6_K, has bytes for the scales of 16 runs, where 128 stands for 0, and a
+ * float16 for them.
  *
  * With the magic of turns two matrices of one kind and size lie in turns, two tiles of each, as
  * they are read: a gate and up.
@@ -29,8 +30,15 @@
 #define SPECRT_PACKED_H
 #include "operator.h"
 
+#ifdef _MSC_VER
+#define INLINE static __forceinline
+#else
+#define INLINE static inline __attribute__((always_inline))
+#endif
+
 enum { FOUR, FOUR_MINIMUM, EIGHT, SIX, FOUR_K, SIX_K, KINDS };
 enum { TILE = 16, UNIT = 64, BLOCK = 32, HEADER = 64, MAX_MATRICES = 6 };
+enum { PACKED_STEPS = 192, UNPACKED_STEPS = 256 }; /* of FOUR_K, bytes of a unit */
 enum { PACKED_MAGIC = 0x31515053, TURNS_MAGIC = 0x32515053 }; /* "SPQ1", "SPQ2" */
 
 typedef struct {
@@ -59,10 +67,17 @@ static inline int zero_code(int kind) {
 static inline int unit_columns(int kind) { return kind == FOUR_K || kind == SIX_K ? 256 : UNIT; }
 static inline int unit_runs(int kind) { return unit_columns(kind) / run_columns(kind); }
 static inline int code_bytes(int kind) { return unit_runs(kind) * run_bytes(kind); }
+/* Of the scales of a unit's runs, and of the float16 after them where they are integers. */
+static inline int step_bytes(int kind) {
+  return kind == FOUR_K  ? PACKED_STEPS
+         : kind == SIX_K ? 16 * TILE
+                         : (has_minimum(kind) ? 2 : 1) * unit_runs(kind) * 2 * TILE;
+}
+static inline int half_bytes(int kind) {
+  return kind == FOUR_K ? 4 * TILE : kind == SIX_K ? 2 * TILE : 0;
+}
 static inline int unit_bytes(int kind) {
-  int of_run = unit_columns(kind) == UNIT ? 2 * TILE : TILE;
-  int scales = unit_runs(kind) * of_run + (unit_columns(kind) == UNIT ? 0 : 2 * TILE);
-  return code_bytes(kind) + (has_minimum(kind) ? 2 : 1) * scales;
+  return code_bytes(kind) + step_bytes(kind) + half_bytes(kind);
 }
 
 /* Of a tile over so many blocks of columns. */
@@ -73,6 +88,20 @@ static inline size_t tile_bytes(int kind, int blocks) {
 static inline const uint8_t *tile_at(const Matrix *matrix, int blocks, int64_t tile) {
   const size_t odd = tile % 2 ? tile_bytes(matrix->kind, blocks) : 0;
   return matrix->tiles + (size_t)(tile / 2) * matrix->pair + odd;
+}
+
+/* The scales of FOUR_K's 8 runs as bytes, for 16 rows each, then their minimums. Of 128 numbers
+ * each, the low halves share a byte; a byte after them has the two high bits of scales i and
+ * 64 + i and of minimums i and 64 + i. */
+INLINE void unpack_steps(const uint8_t *packed, uint8_t steps[UNPACKED_STEPS]) {
+  uint8_t *minimums = steps + 128;
+  for (int i = 0; i < 64; i++) {
+    const int first = packed[i], second = packed[64 + i], high = packed[128 + i];
+    steps[i] = (uint8_t)((first & 15) | (high << 4 & 48));
+    steps[64 + i] = (uint8_t)((second & 15) | (high << 2 & 48));
+    minimums[i] = (uint8_t)(first >> 4 | (high & 48));
+    minimums[64 + i] = (uint8_t)(second >> 4 | (high >> 2 & 48));
+  }
 }
 
 /* Check the constant and find its matrices. */

@@ -1,4 +1,4 @@
-/* AVX-512 with VNNI: a line of codes is one register, a dot product of 4 columns one instruction. */
+/* AVX-512 with VNNI: a line of codes is one register, a dot of 4 columns one instruction. */
 #include "path.h"
 #include "processor.h"
 #if X86

@@ -101,6 +101,7 @@ INLINE void tile(const uint8_t *unit, int blocks, const Group *group, float *out
   const float *scale = group->scales, *sum = group->sums;
   const int32_t *start = group->start[kind]; /* NULL where there is a minimum */
   Vector total[PARTS][GROUP], block[PARTS][GROUP];
+  uint8_t unpacked[UNPACKED_STEPS];
   Run before = {.kind = kind, .begins = 1, .ends = 1, .scale = scale, .sum = sum,
                 .step = v_all(0.0f), .minimum = v_all(0.0f), .block = block[0], .total = total[0]};
 #pragma GCC unroll 16
@@ -110,7 +111,9 @@ INLINE void tile(const uint8_t *unit, int blocks, const Group *group, float *out
 #pragma GCC unroll 16
     for (int m = 0; m < rows; m++) total[p][m] = block[p][m] = v_all(0.0f);
   for (int b = 0; b < blocks; b += unit_runs(kind) / runs, unit += unit_bytes(kind)) {
-    const uint8_t *scales = unit + code_bytes(kind);
+    const uint8_t *scales = unit + code_bytes(kind), *by = scales + step_bytes(kind);
+    const uint8_t *steps = kind == FOUR_K ? unpacked : scales;
+    if (kind == FOUR_K) unpack_steps(scales, unpacked);
 #pragma GCC unroll 2 /* no further: gcc loads ahead what rows share, until registers run out */
     for (int run = 0; run < unit_runs(kind); run++) {
       const int last = run % runs == runs - 1; /* of a block */
@@ -122,8 +125,8 @@ INLINE void tile(const uint8_t *unit, int blocks, const Group *group, float *out
                    .sum = sum, .block = block[p], .total = total[p]};
         dot(lines + 4 * WIDTH * p, x + run % runs * columns, start, kind, rows, now.sums,
             late ? &before : NULL);
-        now.step = scales_of(scales, kind, run, p);
-        if (has_minimum(kind)) now.minimum = minimums_of(scales, kind, run, p);
+        now.step = scales_of(steps, by, kind, run, p);
+        if (has_minimum(kind)) now.minimum = minimums_of(steps, by, kind, run, p);
         if (late)
           before = now;
         else

@@ -6,12 +6,6 @@
 
 #include "path.h"
 
-#ifdef _MSC_VER
-#define INLINE static __forceinline
-#else
-#define INLINE static inline __attribute__((always_inline))
-#endif
-
 enum { LANES = 16 };
 
 /* exp(x) for x clamped to [-87, 88]; a NaN gives exp(88). */

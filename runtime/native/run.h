@@ -6,18 +6,19 @@
 
 enum { WIDTH = LANES / PARTS };
 
-/* Of 16 rows' scales in a unit, a part: those of a run. */
-INLINE Vector scales_of(const uint8_t *scales, int kind, int run, int p) {
-  if (unit_columns(kind) == UNIT) return v_load_half(scales + run * 2 * TILE + 2 * WIDTH * p);
-  Vector bytes = v_load_bytes(scales + run * TILE + WIDTH * p);
+/* Of 16 rows' scales in a unit, a part: those of a run. steps: a unit's, as bytes where they are
+ * integers; by: what these are multiplied with. */
+INLINE Vector scales_of(const uint8_t *steps, const uint8_t *by, int kind, int run, int p) {
+  if (unit_columns(kind) == UNIT) return v_load_half(steps + run * 2 * TILE + 2 * WIDTH * p);
+  Vector bytes = v_load_bytes(steps + run * TILE + WIDTH * p);
   if (kind == SIX_K) bytes = v_sub(bytes, v_all(128));
-  return v_mul(bytes, v_load_half(scales + 16 * TILE + 2 * WIDTH * p)); /* exact */
+  return v_mul(bytes, v_load_half(by + 2 * WIDTH * p)); /* exact */
 }
 
-INLINE Vector minimums_of(const uint8_t *scales, int kind, int run, int p) {
-  if (kind != FOUR_K) return v_load_half(scales + (2 + run) * 2 * TILE + 2 * WIDTH * p);
-  Vector by = v_load_half(scales + 18 * TILE + 2 * WIDTH * p);
-  return v_mul(v_load_bytes(scales + (8 + run) * TILE + WIDTH * p), by);
+INLINE Vector minimums_of(const uint8_t *steps, const uint8_t *by, int kind, int run, int p) {
+  if (kind != FOUR_K) return v_load_half(steps + (2 + run) * 2 * TILE + 2 * WIDTH * p);
+  Vector bytes = v_load_bytes(steps + (8 + run) * TILE + WIDTH * p);
+  return v_mul(bytes, v_load_half(by + 2 * TILE + 2 * WIDTH * p));
 }
 
 /* What is there of a run once its products are summed. */
