@@ -193,7 +193,7 @@ INLINE void prepare(const Attention *a, const float *x, const float *norm, int p
                     float scale, float *out) {
   const int n = a->head_dim, pairs = a->pairs;
   if (norm)
-    norm_row(x, NULL, norm, a->epsilon, n, NULL, out);
+    norm_row(x, NULL, norm, inverse_rms_row(x, NULL, n, a->epsilon), n, NULL, out);
   else
     memcpy(out, x, (size_t)n * sizeof *out);
   const float *cos = a->cos + (size_t)position * (size_t)pairs;

@@ -46,6 +46,7 @@ static void one_block(const Call *call, int block) {
   float gate[MAX_GROUP * BLOCK], up[MAX_GROUP * BLOCK];
   for (int g = 0; g < call->between.groups; g++) {
     Span at = span(&call->between, g);
+    claim(&call->between, at, block);
     half_block(call, call->gate, tile, columns, gate_bias, at, gate);
     half_block(call, call->up, call->up_tile + tile, columns, up_bias, at, up);
     const int whole = columns == BLOCK, n = whole ? at.rows * BLOCK : columns;
@@ -124,8 +125,8 @@ static OrtStatus *compute(const void *state, OrtKernelContext *context) {
       .width = width,
       .activation = (int)s->activation,
   };
-  void *in = make_panel(&call.in, (int)rows.count, &weights, rows.weight != NULL);
-  void *between = make_panel(&call.between, (int)rows.count, &second, 0);
+  void *in = make_panel(&call.in, (int)rows.count, &weights);
+  void *between = make_panel(&call.between, (int)rows.count, &second);
   OrtStatus *status = NULL;
   if (in && between)
     run(context, &call);

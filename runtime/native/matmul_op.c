@@ -53,7 +53,7 @@ static OrtStatus *compute(const void *state, OrtKernelContext *context) {
   if (!rows.count) return NULL;
 
   Panel panel;
-  void *memory = make_panel(&panel, (int)rows.count, &weights, rows.weight != NULL);
+  void *memory = make_panel(&panel, (int)rows.count, &weights);
   if (!memory) return out_of_memory((size_t)rows.count * (size_t)weights.cols);
   round_rows(context, &panel, &rows);
   Product product = {.count = weights.count};

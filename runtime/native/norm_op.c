@@ -18,8 +18,10 @@ static void norm_rows(void *argument, size_t index) {
   int64_t first = (int64_t)index * norm->step;
   for (int64_t row = first; row < first + norm->step && row < norm->rows; row++) {
     size_t at = (size_t)row * (size_t)norm->n;
-    path()->norm(norm->x + at, norm->update ? norm->update + at : NULL, norm->weight, norm->epsilon,
-                 (int)norm->n, norm->total ? norm->total + at : NULL, norm->normed + at);
+    const float *x = norm->x + at, *update = norm->update ? norm->update + at : NULL;
+    const float inverse = path()->inverse_rms(x, update, (int)norm->n, norm->epsilon);
+    path()->norm(x, update, norm->weight, inverse, (int)norm->n,
+                 norm->total ? norm->total + at : NULL, norm->normed + at);
   }
 }
 

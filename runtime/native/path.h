@@ -18,8 +18,8 @@ typedef struct {
   const int8_t *codes;     /* (blocks, rows, 32) */
   const float *scales;     /* (blocks, rows) */
   const float *sums;       /* scale * sum of codes: what a minimum is multiplied with */
-  /* By kind: -zero code * sum of codes, of 6 bits for the halves of a block, (2 * blocks, rows);
-   * unused where there is a minimum. */
+  /* By kind: -zero code * sum of codes, of 6 bits for the halves of a block, (2 * blocks, rows).
+   * NULL, as sums, where nobody asks for them. */
   const int32_t *start[KINDS];
 } Group;
 
@@ -32,8 +32,10 @@ typedef struct {
   /* 32 values -> codes; the scale, NaN if a value is not finite; the sum of the codes' halves. */
   void (*round)(const float *x, int8_t *codes, float *scale, int32_t sums[2]);
   void (*gate)(const float *gate, const float *up, float *out, int n, int activation);
-  /* RMS norm of x + update (NULL: of x); total (NULL: not wanted) gets the sum. */
-  void (*norm)(const float *x, const float *update, const float *weight, float epsilon, int n,
+  /* Of x + update (NULL: of x), 1 / sqrt(mean of squares + epsilon); and these, or a part of them,
+   * times that and their weights. total (NULL: not wanted) gets the sum. */
+  float (*inverse_rms)(const float *x, const float *update, int n, float epsilon);
+  void (*norm)(const float *x, const float *update, const float *weight, float inverse, int n,
                float *total, float *out);
   /* Rows first .. last - 1 of a sequence become entries of its cache. scratch: (head_dim,) */
   void (*append)(const Attention *, const Sequence *, int first, int last, float *scratch);

@@ -98,8 +98,8 @@ INLINE void tile(const uint8_t *unit, int blocks, const Group *group, float *out
   const int columns = run_columns(kind), runs = BLOCK / columns; /* of a block */
   const int late = is_late(kind, rows);
   const int8_t *x = group->codes;
-  const float *scale = group->scales, *sum = group->sums;
-  const int32_t *start = group->start[kind]; /* NULL where there is a minimum */
+  const float *scale = group->scales, *sum = group->sums; /* sums NULL where there is no minimum */
+  const int32_t *start = group->start[kind];              /* NULL where there is one */
   Vector total[PARTS][GROUP], block[PARTS][GROUP];
   uint8_t unpacked[UNPACKED_STEPS];
   Run before = {.kind = kind, .begins = 1, .ends = 1, .scale = scale, .sum = sum,
@@ -136,7 +136,7 @@ INLINE void tile(const uint8_t *unit, int blocks, const Group *group, float *out
       if (!last) continue;
       x += rows * BLOCK; /* the next block's */
       scale += rows;
-      sum += rows;
+      if (has_minimum(kind)) sum += rows;
     }
   }
   if (late) finish(&before, 0, rows);
@@ -174,9 +174,13 @@ static void gate(const float *g, const float *up, float *out, int n, int activat
   gate_row(g, up, out, n, activation);
 }
 
-static void norm(const float *x, const float *update, const float *weight, float epsilon, int n,
+static float inverse_rms(const float *x, const float *update, int n, float epsilon) {
+  return inverse_rms_row(x, update, n, epsilon);
+}
+
+static void norm(const float *x, const float *update, const float *weight, float inverse, int n,
                  float *total, float *out) {
-  norm_row(x, update, weight, epsilon, n, total, out);
+  norm_row(x, update, weight, inverse, n, total, out);
 }
 
 #define PATH(NAME) \
@@ -184,7 +188,8 @@ static void norm(const float *x, const float *update, const float *weight, float
     .name = NAME, .group = GROUP, \
     .tile = {NAMES(FOUR), NAMES(FOUR_MINIMUM), NAMES(EIGHT), NAMES(SIX), NAMES(FOUR_K), \
              NAMES(SIX_K)}, \
-    .round = round_block, .gate = gate, .norm = norm, .append = append, .attend = attend, \
+    .round = round_block, .gate = gate, .inverse_rms = inverse_rms, .norm = norm, \
+    .append = append, .attend = attend, \
   }
 
 #endif

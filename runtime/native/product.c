@@ -3,23 +3,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-void *make_panel(Panel *panel, int rows, const Packed *weights, int normed) {
+enum { LINE = 64 }; /* bytes of a cache line */
+
+void *make_panel(Panel *panel, int rows, const Packed *weights) {
   int groups = (rows + path()->group - 1) / path()->group;
   *panel = (Panel){.rows = rows, .cols = weights->cols, .blocks = weights->blocks};
   panel->groups = groups;
   panel->base = rows / groups;
   panel->extra = rows % groups;
-  size_t n = (size_t)rows * (size_t)panel->blocks;
-  size_t floats = normed ? (size_t)rows * (size_t)weights->cols : 0;
-  float *memory = malloc(n * (BLOCK + 6 * sizeof(float)) + floats * sizeof(float));
+  const size_t n = (size_t)rows * (size_t)panel->blocks;
+  uint8_t *memory = malloc(LINE + n * (BLOCK + (2 + 2 * KINDS) * sizeof(float)));
   if (!memory) return NULL;
-  panel->scales = memory;
-  panel->sums = memory + n;
-  panel->starts_four = (int32_t *)(memory + 2 * n);
-  panel->starts_eight = (int32_t *)(memory + 3 * n);
-  panel->starts_six = (int32_t *)(memory + 4 * n);
-  panel->normed = memory + 6 * n;
-  panel->codes = (int8_t *)(memory + 6 * n + floats);
+  panel->codes = (int8_t *)(memory + LINE - (uintptr_t)memory % LINE);
+  panel->scales = (float *)(void *)(panel->codes + n * BLOCK);
+  float *next = panel->scales + n;
+  for (int i = 0; i < weights->count; i++) {
+    const int kind = weights->matrices[i].kind;
+    if (has_minimum(kind) ? panel->sums != NULL : panel->starts[kind] != NULL) continue;
+    if (has_minimum(kind))
+      panel->sums = next;
+    else
+      panel->starts[kind] = (int32_t *)next;
+    next += n * (size_t)(BLOCK / run_columns(kind));
+  }
   return memory;
 }
 
@@ -28,70 +34,96 @@ Span span(const Panel *panel, int group) {
   return (Span){group * panel->base + (larger ? group : panel->extra), panel->base + larger};
 }
 
+/* Where a block of a group's rows begins, counted in blocks of one row. */
+static size_t block_of(const Panel *panel, Span at, int block) {
+  return (size_t)at.first * (size_t)panel->blocks + (size_t)block * (size_t)at.rows;
+}
+
 void round_into(const Panel *panel, Span at, int row, int block, const float *x, int left) {
   float part[BLOCK];
   if (left < BLOCK) {
     for (int j = 0; j < BLOCK; j++) part[j] = j < left ? x[j] : 0;
     x = part;
   }
-  size_t first = (size_t)at.first * (size_t)panel->blocks;
-  size_t i = first + (size_t)block * (size_t)at.rows + (size_t)row;
+  const size_t i = block_of(panel, at, block) + (size_t)row;
   int32_t halves[2];
   path()->round(x, panel->codes + i * BLOCK, panel->scales + i, halves);
-  int32_t sum = halves[0] + halves[1], *six = panel->starts_six + first + i - (size_t)row;
-  panel->sums[i] = panel->scales[i] * (float)sum;
-  panel->starts_four[i] = -zero_code(FOUR) * sum;
-  panel->starts_eight[i] = -zero_code(EIGHT) * sum;
-  for (int half = 0; half < 2; half++)
-    six[(block + half) * at.rows + row] = -zero_code(SIX) * halves[half];
+  const int32_t sum = halves[0] + halves[1];
+  if (panel->sums) panel->sums[i] = panel->scales[i] * (float)sum;
+  for (int kind = 0; kind < KINDS; kind++) {
+    int32_t *start = panel->starts[kind];
+    if (!start) continue;
+    if (run_columns(kind) == BLOCK) {
+      start[i] = -zero_code(kind) * sum;
+      continue;
+    }
+    start += 2 * (i - (size_t)row) + (size_t)row;
+    for (int half = 0; half < 2; half++) start[half * at.rows] = -zero_code(kind) * halves[half];
+  }
+}
+
+void claim(const Panel *panel, Span at, int block) {
+  const size_t i = block_of(panel, at, block), n = (size_t)at.rows * sizeof(float);
+  memset(panel->codes + i * BLOCK, 0, (size_t)at.rows * BLOCK);
+  memset(panel->scales + i, 0, n);
+  if (panel->sums) memset(panel->sums + i, 0, n);
+  for (int kind = 0; kind < KINDS; kind++) {
+    const size_t runs = (size_t)(BLOCK / run_columns(kind));
+    if (panel->starts[kind]) memset(panel->starts[kind] + runs * i, 0, runs * n);
+  }
 }
 
 typedef struct {
   const Panel *panel;
   const Rows *rows;
-  int step, tasks; /* rows of a task, and tasks of a group */
+  int step, tasks; /* blocks of a task, and tasks of a group */
 } Rounding;
 
-static void round_row(const Panel *panel, const Rows *rows, Span at, int row) {
-  const size_t first = (size_t)(at.first + row) * (size_t)panel->cols;
-  const float *x = rows->x + first;
-  if (rows->weight) {
-    path()->norm(x, rows->update ? rows->update + first : NULL, rows->weight, rows->epsilon,
-                 panel->cols, rows->total ? rows->total + first : NULL, panel->normed + first);
-    x = panel->normed + first;
+static void round_row(const Rounding *rounding, Span at, int row, int first, int last) {
+  const Panel *panel = rounding->panel;
+  const Rows *rows = rounding->rows;
+  const size_t begin = (size_t)(at.first + row) * (size_t)panel->cols;
+  const float *x = rows->x + begin, *update = rows->update ? rows->update + begin : NULL;
+  float inverse = 0.0f;
+  if (rows->weight) inverse = path()->inverse_rms(x, update, panel->cols, rows->epsilon);
+  for (int b = first; b < last; b++) {
+    const int column = b * BLOCK, left = panel->cols - column, n = left < BLOCK ? left : BLOCK;
+    float normed[BLOCK];
+    if (rows->weight && n > 0)
+      path()->norm(x + column, update ? update + column : NULL, rows->weight + column, inverse, n,
+                   rows->total ? rows->total + begin + column : NULL, normed);
+    round_into(panel, at, row, b, rows->weight ? normed : x + column, left);
   }
-  for (int b = 0; b < panel->blocks; b++)
-    round_into(panel, at, row, b, x + b * BLOCK, panel->cols - b * BLOCK);
 }
 
-/* As many rows of each group as make a task. */
+/* Some blocks of all rows of a group: rows that share cache lines are rounded by one thread, which
+ * is worth that each norms the rows it needs anew. */
 static void round_some(void *argument, size_t index) {
   const Rounding *rounding = argument;
   const Span at = span(rounding->panel, (int)index / rounding->tasks);
-  const int first = (int)index % rounding->tasks * rounding->step, last = first + rounding->step;
-  for (int row = first; row < last && row < at.rows; row++)
-    round_row(rounding->panel, rounding->rows, at, row);
+  const int first = (int)index % rounding->tasks * rounding->step, end = first + rounding->step;
+  const int last = end < rounding->panel->blocks ? end : rounding->panel->blocks;
+  for (int row = 0; row < at.rows; row++) round_row(rounding, at, row, first, last);
 }
 
 void round_rows(const OrtKernelContext *context, const Panel *panel, const Rows *rows) {
   const int most = panel->base + !!panel->extra; /* rows of a group */
-  Rounding rounding = {panel, rows, pieces_of_task(most, panel->cols / 1e3), 0};
-  rounding.tasks = (most + rounding.step - 1) / rounding.step;
+  Rounding rounding = {panel, rows, pieces_of_task(panel->blocks, most * BLOCK / 1e3), 0};
+  rounding.tasks = (panel->blocks + rounding.step - 1) / rounding.step;
   parallel_for(context, round_some, (size_t)panel->groups * (size_t)rounding.tasks, &rounding);
 }
 
 void multiply_tile(const Panel *panel, const Matrix *matrix, int tile, Span at, float *out,
                    size_t stride) {
-  const size_t first = (size_t)at.first * (size_t)panel->blocks;
-  const int32_t *four = panel->starts_four + first, *eight = panel->starts_eight + first,
-                *six = panel->starts_six + 2 * first;
-  const Group group = {
+  const size_t first = block_of(panel, at, 0);
+  Group group = {
       .rows = at.rows,
       .codes = panel->codes + first * BLOCK,
       .scales = panel->scales + first,
-      .sums = panel->sums + first,
-      .start = {four, NULL, eight, six, NULL, six},
+      .sums = panel->sums ? panel->sums + first : NULL,
   };
+  const int32_t *start = panel->starts[matrix->kind];
+  if (start) group.start[matrix->kind] = start + first * (size_t)(BLOCK / run_columns(matrix->kind));
   const uint8_t *codes = tile_at(matrix, panel->blocks, tile);
   path()->tile[matrix->kind][at.rows](codes, panel->blocks, &group, out, stride);
 }

@@ -20,9 +20,8 @@ typedef struct {
 typedef struct {
   int rows, cols, blocks, groups, base, extra;
   int8_t *codes;
-  float *scales, *sums;
-  int32_t *starts_four, *starts_eight, *starts_six;
-  float *normed; /* (rows, cols), where rows are normed first */
+  float *scales, *sums;   /* sums and starts: NULL if no matrix is of a kind that needs them */
+  int32_t *starts[KINDS]; /* see Group */
 } Panel;
 
 typedef struct {
@@ -30,13 +29,17 @@ typedef struct {
 } Span;
 
 /* Lay a panel out in one allocation, returned; NULL if there is no memory. */
-void *make_panel(Panel *panel, int rows, const Packed *weights, int normed);
+void *make_panel(Panel *panel, int rows, const Packed *weights);
 
 /* Rows of a group. */
 Span span(const Panel *panel, int group);
 
 /* Round one block of a row of its group; `left` of its values are there, the rest counts as 0. */
 void round_into(const Panel *panel, Span at, int row, int block, const float *x, int left);
+
+/* Write to a block before its rows can be rounded: the cores that read it last give it up in the
+ * meantime. */
+void claim(const Panel *panel, Span at, int block);
 
 void round_rows(const OrtKernelContext *, const Panel *, const Rows *);
 

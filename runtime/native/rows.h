@@ -45,19 +45,28 @@ INLINE void gate_row(const float *gate, const float *up, float *out, int n, int 
     for (int i = 0; i < n; i++) out[i] = silu(gate[i]) * up[i];
 }
 
-/* Sums of squares in 16 lanes whatever the vectors' width, then halved four times. */
-INLINE float sum_of_squares(const float *x, int n) {
+/* Of x + update (NULL: of x). Squares are summed in 16 lanes whatever the vectors' width, which are
+ * then halved four times. */
+INLINE float inverse_rms_row(const float *x, const float *update, int n, float epsilon) {
   float lane[LANES] = {0};
   int i = 0;
-  for (; i + LANES <= n; i += LANES)
+  for (; update && i + LANES <= n; i += LANES)
+    for (int j = 0; j < LANES; j++) {
+      const float value = x[i + j] + update[i + j];
+      lane[j] += value * value;
+    }
+  for (; !update && i + LANES <= n; i += LANES)
     for (int j = 0; j < LANES; j++) lane[j] += x[i + j] * x[i + j];
-  for (int j = 0; i + j < n; j++) lane[j] += x[i + j] * x[i + j];
+  for (int j = 0; i + j < n; j++) {
+    const float value = update ? x[i + j] + update[i + j] : x[i + j];
+    lane[j] += value * value;
+  }
   for (int half = LANES / 2; half; half /= 2)
     for (int j = 0; j < half; j++) lane[j] += lane[j + half];
-  return lane[0];
+  return 1.0f / sqrtf(lane[0] / (float)n + epsilon);
 }
 
-INLINE void norm_row(const float *x, const float *update, const float *weight, float epsilon, int n,
+INLINE void norm_row(const float *x, const float *update, const float *weight, float inverse, int n,
                      float *total, float *out) {
   if (update) { /* out holds the sum until it is normed: it may not be wanted elsewhere */
     for (int i = 0; i < n; i++) out[i] = x[i] + update[i];
@@ -66,7 +75,6 @@ INLINE void norm_row(const float *x, const float *update, const float *weight, f
   } else if (total) {
     memcpy(total, x, (size_t)n * sizeof *x);
   }
-  float inverse = 1.0f / sqrtf(sum_of_squares(x, n) / (float)n + epsilon);
   for (int i = 0; i < n; i++) out[i] = (x[i] * inverse) * weight[i];
 }
 
