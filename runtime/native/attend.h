@@ -150,6 +150,7 @@ INLINE void score(const Attention *a, const float *queries, const uint8_t *tile,
 #pragma GCC unroll 6
       for (int m = 0; m < rows; m++) total[p][m] = v_all(0.0f);
     for (int b = 0; b < blocks; b++) {
+      prefetch(tile + b * run_bytes(EIGHT), run_bytes(EIGHT) / 64);
 #pragma GCC unroll 4
       for (int p = 0; p < PARTS; p++) {
         Ints sums[GROUP];

@@ -9,14 +9,12 @@ INLINE void dot(const uint8_t *lines, const int8_t *x, const int32_t *start, int
                 Ints *sums, const Run *before) {
   const int count = kind == EIGHT ? 8 : run_columns(kind) / 8;
   const Ints high = has_six_bits(kind) ? i_load(lines + 128) : i_all(0);
-  if (has_six_bits(kind)) prefetch(lines + 128);
 #pragma GCC unroll 16
   for (int m = 0; m < rows; m++) sums[m] = i_all(has_minimum(kind) ? 0 : start[m]);
 #pragma GCC unroll UNROLL
   for (int j = 0; j < count; j++) {
     if (before) finish(before, rows * j / count, rows * (j + 1) / count);
     Ints line = i_load(lines + 64 * j);
-    prefetch(lines + 64 * j);
     if (kind == EIGHT) {
 #pragma GCC unroll 16
       for (int m = 0; m < rows; m++)

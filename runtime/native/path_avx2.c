@@ -19,13 +19,11 @@ INLINE void dot(const uint8_t *lines, const int8_t *x, const int32_t *start, int
   const Ints ones = _mm256_set1_epi16(1);
   const int count = kind == EIGHT ? 8 : run_columns(kind) / 8;
   const Ints high = has_six_bits(kind) ? i_load(lines + 128) : i_all(0);
-  if (has_six_bits(kind)) prefetch(lines + 128);
 #pragma GCC unroll 4
   for (int m = 0; m < rows; m++) sums[m] = _mm256_setzero_si256();
 #pragma GCC unroll UNROLL
   for (int j = 0; j < count; j++) {
     Ints line = i_load(lines + 64 * j);
-    prefetch(lines + 64 * j);
     if (kind == EIGHT) {
       Ints weight = _mm256_xor_si256(line, _mm256_set1_epi8((char)128));
       Ints magnitude = _mm256_abs_epi8(weight);

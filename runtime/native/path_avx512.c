@@ -7,7 +7,6 @@
 #define TARGET "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,avx2"
 #include "target.h"
 
-#include "prefetch.h"
 #include "rows.h"
 
 #define GROUP 12

@@ -8,7 +8,7 @@
  *
  *   dot(lines, x, start, kind, rows, sums, before): sums[m] = the product of row m of x, rows 32
  *   apart, with a run's weights less their zero code. lines: the part's bytes of the run's lines,
- *   64 apart, each to be prefetched.
+ *   64 apart.
  *   start[m] is what the zero code makes of x[m], for those who multiply the codes as they are.
  *   before: the run to finish meanwhile, NULL where none is late (run.h).
  *
@@ -97,6 +97,7 @@ INLINE void tile(const uint8_t *unit, int blocks, const Group *group, float *out
                  int kind, int rows) {
   const int columns = run_columns(kind), runs = BLOCK / columns; /* of a block */
   const int late = is_late(kind, rows);
+  const int share = (unit_bytes(kind) + 64 * unit_runs(kind) - 1) / (64 * unit_runs(kind));
   const int8_t *x = group->codes;
   const float *scale = group->scales, *sum = group->sums; /* sums NULL where there is no minimum */
   const int32_t *start = group->start[kind];              /* NULL where there is one */
@@ -118,7 +119,7 @@ INLINE void tile(const uint8_t *unit, int blocks, const Group *group, float *out
     for (int run = 0; run < unit_runs(kind); run++) {
       const int last = run % runs == runs - 1; /* of a block */
       const uint8_t *lines = unit + run * run_bytes(kind);
-      if (run * 64 < unit_bytes(kind) - code_bytes(kind)) prefetch(scales + run * 64);
+      prefetch(unit + run * share * 64, share);
 #pragma GCC unroll 4
       for (int p = 0; p < PARTS; p++) {
         Run now = {.kind = kind, .begins = run % runs == 0, .ends = last, .scale = scale,

@@ -1,6 +1,5 @@
 /* Plain C, in vectors of 4 where the compiler has them and one by one where it has not. */
 #include "half.h"
-#include "prefetch.h"
 #include "rows.h"
 
 #define GROUP 4
@@ -96,14 +95,10 @@ INLINE void dot(const uint8_t *lines, const int8_t *x, const int32_t *start, int
   const int columns = kind == EIGHT ? 4 : 8, bits = 32 / columns;
   for (int m = 0; m < rows; m++) sums[m] = (has_minimum(kind) ? 0 : start[m]) + (Ints){0};
   Words high = {0};
-  if (has_six_bits(kind)) {
-    memcpy(&high, lines + 128, sizeof high);
-    prefetch(lines + 128);
-  }
+  if (has_six_bits(kind)) memcpy(&high, lines + 128, sizeof high);
   for (int j = 0; j < run_columns(kind) / columns; j++) {
     Words line;
     memcpy(&line, lines + 64 * j, sizeof line);
-    prefetch(lines + 64 * j);
 #pragma GCC unroll 8
     for (int i = 0; i < columns; i++) {
       int column = columns * j + (kind == EIGHT ? i : i / 2 + i % 2 * 4);

@@ -18,6 +18,11 @@ static inline void fetch(const void *at) {
 #endif
 }
 
-static inline void prefetch(const uint8_t *weights) { fetch(weights + AHEAD); }
+/* So many cache lines of what is read in order. In the order of their addresses: memory answers
+ * others some 10 % more slowly. */
+static inline void prefetch(const uint8_t *weights, int lines) {
+#pragma GCC unroll 16
+  for (int i = 0; i < lines; i++) fetch(weights + AHEAD + 64 * i);
+}
 
 #endif

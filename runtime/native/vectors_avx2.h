@@ -1,7 +1,6 @@
 /* Vectors of 8, for AVX2 and AVX-VNNI. */
 #ifndef SPECRT_VECTORS_AVX2_H
 #define SPECRT_VECTORS_AVX2_H
-#include "prefetch.h"
 #include "rows.h"
 
 #define GROUP 4

@@ -1,7 +1,6 @@
 /* Vectors of 4 for the paths of 64-bit ARM, and the weights as their dot products take them. */
 #ifndef SPECRT_VECTORS_NEON_H
 #define SPECRT_VECTORS_NEON_H
-#include "prefetch.h"
 #include "rows.h"
 
 #define GROUP 8
@@ -43,25 +42,20 @@ INLINE void i_store_low(int8_t *to, Ints v) {
   vst1_lane_s32((void *)to, vreinterpret_s32_s8(low), 0);
 }
 
-INLINE uint8x16_t read_line(const uint8_t *line) {
-  prefetch(line);
-  return vld1q_u8(line);
-}
-
 enum { COLUMNS = 16 }; /* of a step: four weights of each row, four times */
 
 /* The codes of columns step * 16 and on: codes[i] has columns 4i .. 4i + 3 of four rows. */
 INLINE void read_codes(const uint8_t *lines, int kind, int step, uint8x16_t codes[4]) {
   if (kind == EIGHT) {
-    for (int i = 0; i < 4; i++) codes[i] = read_line(lines + 64 * (4 * step + i));
+    for (int i = 0; i < 4; i++) codes[i] = vld1q_u8(lines + 64 * (4 * step + i));
   } else {
     for (int i = 0; i < 2; i++) {
-      uint8x16_t line = read_line(lines + 64 * (2 * step + i));
+      uint8x16_t line = vld1q_u8(lines + 64 * (2 * step + i));
       codes[2 * i] = vandq_u8(line, vdupq_n_u8(15));
       codes[2 * i + 1] = vshrq_n_u8(line, 4);
     }
     if (!has_six_bits(kind)) return;
-    const uint8x16_t high = read_line(lines + 128), bits = vdupq_n_u8(0x30);
+    const uint8x16_t high = vld1q_u8(lines + 128), bits = vdupq_n_u8(0x30);
     codes[0] = vorrq_u8(codes[0], vandq_u8(vshlq_n_u8(high, 4), bits));
     codes[1] = vorrq_u8(codes[1], vandq_u8(vshlq_n_u8(high, 2), bits));
     codes[2] = vorrq_u8(codes[2], vandq_u8(high, bits));
