@@ -44,13 +44,13 @@ class Acceptance:
     def observe(self, right: int, drafted: int) -> None:
         """Of a draft of so many tokens in a row, the first `right` were."""
         fade, self._means = self._fade, []
-        for level in range(min(right + (right < drafted), MOST)):
-            self._right[level] *= fade
-            self._wrong[level] *= fade
-            if level < right:
-                self._right[level] += 1
-            else:
-                self._wrong[level] += 1
+        rights, wrongs = self._right, self._wrong
+        for level in range(min(right, MOST)):
+            rights[level] = rights[level] * fade + 1
+            wrongs[level] *= fade
+        if right < min(drafted, MOST):
+            rights[right] *= fade
+            wrongs[right] = wrongs[right] * fade + 1
 
     def rates(self, levels: int = MOST, believe: Believe = mean) -> list[float]:
         """The probability that a token is right after those before it were, by level."""

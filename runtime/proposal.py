@@ -4,7 +4,7 @@ Siblings stand in the order in which they were drawn; verification depends on it
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -66,7 +66,7 @@ class Proposal:
     def first(self, n: int) -> "Proposal":
         """Its first n nodes."""
         probs = None if self.probs is None else self.probs[:n]
-        return replace(self, tokens=self.tokens[:n], parents=self.parents[:n], probs=probs)
+        return Proposal(self.tokens[:n], self.parents[:n], probs, self.source, self.kind)
 
     def line(self, node: int) -> tuple[int, ...] | None:
         """All nodes below `node` where they are a chain; None where they branch."""
