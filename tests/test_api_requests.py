@@ -92,7 +92,7 @@ def test_a_stop_string_may_span_tokens_and_blocks(model: Model, drafter: str) ->
     steps = model.generate(PROMPT, drafter=drafter, max_tokens=size).trace.steps
     blocks = set(np.cumsum([len(step.emitted) for step in steps]).tolist())
     inside = set(range(1, size)) - blocks
-    assert drafter == "none" or inside
+    assert inside or drafter in ("none", "auto")  # which drafts only where measured times say so
     for cut in [*sorted(blocks)[:8], *sorted(inside)[:8]]:
         place = len(model.tokenizer.decode(whole.tokens[:cut]))
         stop = whole.text[place - 1 : place + 1]  # the end of one token, the beginning of the next
