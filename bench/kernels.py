@@ -3,10 +3,11 @@
     python bench/kernels.py CHECKPOINT.gguf [--home FOLDER] [--llama-python other/.venv/bin/python]
 
 Exports the checkpoint three times (native, stock int4, stock int8) unless FOLDER has the bundles,
-and takes turns between them in one process: each round reads k rows after the same context. Load
-time and memory come from a process each. llama.cpp runs in processes of its own between the rounds,
-in an environment with llama-cpp-python. The file is also what those processes run, so only the
-standard library is imported at the top. The last line is JSON.
+and takes turns between them in one process: each round reads k rows after the same context. Ratios
+are medians of the rounds' own, since a host may change the memory's speed between two rounds, which
+is told. Load time and memory come from a process each. llama.cpp runs in processes of its own
+between the rounds, in an environment with llama-cpp-python. The file is also what those processes
+run, so only the standard library is imported at the top. The last line is JSON.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import importlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -35,6 +36,7 @@ LOOK_UPS = (  # operators that read rows of a table, not all of it; attention th
     *("Attention", "GroupQueryAttention"),
 )
 LLAMA = "llama.cpp"
+Round = dict[str, dict[int, float]]  # by form and number of rows, the median in milliseconds
 
 
 def main() -> int:
@@ -47,17 +49,21 @@ def main() -> int:
     options = _parser().parse_args()
     bundles = export_all(options.checkpoint, options.home)
     threads = options.threads or _physical_cores()
-    times: dict[str, dict[int, list[float]]] = {
-        name: {k: [] for k in (*ROWS, PREFILL)} for name in bundles
-    }
     sessions = {name: open_session(bundle, threads) for name, bundle in bundles.items()}
+    rounds: list[Round] = []
+    rates = []
     for _ in range(options.rounds):
-        turn(sessions, options.context, times)
+        rates.append(memory_rate(threads))
+        rounds.append(turn(sessions, options.context))
         if options.llama_python:
             job = {"do": "llama", "model": str(options.checkpoint), "threads": threads}
-            for k, ms in _worker(options.llama_python, job, context=options.context).items():
-                times.setdefault(LLAMA, {k: [] for k in (*ROWS, PREFILL)})[int(k)] += ms
-    figures = {name: {k: median(ms) for k, ms in by_k.items()} for name, by_k in times.items()}
+            found = _worker(options.llama_python, job, context=options.context)
+            rounds[-1][LLAMA] = {int(k): median(ms) for k, ms in found.items()}
+    figures = {
+        name: {k: median(a_round[name][k] for a_round in rounds) for k in (*ROWS, PREFILL)}
+        for name in rounds[0]
+    }
+    ratios = ratios_of(rounds)
     stages = profile(bundles[NATIVE], threads, options.context)
     del sessions
     loads = {
@@ -65,15 +71,16 @@ def main() -> int:
         for name, b in bundles.items()
     }
     facts = {name: describe(bundle) for name, bundle in bundles.items()}
-    rate = memory_rate(threads)
-    print(table(figures, facts, loads))
-    print(limits(figures, facts, stages, rate))
+    print(table(figures, ratios, facts, loads))
+    print(limits(figures, facts, stages, rates))
     document = {
         "ms": figures,
+        "ratios": ratios,
+        "rounds": rounds,
         "facts": facts,
         "load": loads,
         "stages_ms": stages,
-        "memory_gb_per_s": rate,
+        "memory_gb_per_s": rates,
         "environment": _environment(),
     }
     line = json.dumps(document, allow_nan=False)
@@ -105,13 +112,14 @@ def open_session(bundle: Path, threads: int) -> Any:
     return opening.open_session(graph, manifest.model, manifest.flavour, threads=threads)
 
 
-def turn(
-    sessions: Mapping[str, Any], context: int, times: Mapping[str, dict[int, list[float]]]
-) -> None:
-    """One round: every number of rows, the sessions in turn, milliseconds appended to `times`."""
+def turn(sessions: Mapping[str, Any], context: int) -> Round:
+    """One round: every number of rows, the sessions in turn."""
     import numpy as np
 
     ids = np.random.default_rng(0).integers(100, 10000, context + PREFILL)
+    times: dict[str, dict[int, list[float]]] = {
+        name: {k: [] for k in (*ROWS, PREFILL)} for name in sessions
+    }
     for name, session in sessions.items():
         session.keep(0)
         times[name][PREFILL].append(_milliseconds(partial(session.forward, ids[:PREFILL])))
@@ -125,6 +133,24 @@ def turn(
                     ms = _milliseconds(partial(session.forward, block, last=k))
                     if wanted:
                         times[name][k].append(ms)
+    return {name: {k: median(ms) for k, ms in by_k.items()} for name, by_k in times.items()}
+
+
+def ratios_of(rounds: Sequence[Round]) -> dict[str, dict[str, float]]:
+    """By form: v(8), what k rows take of the base's time, and its prefill over the base's; each
+    the median of the rounds' own."""
+
+    def ratio(name: str, k: int, other: str, other_k: int) -> float:
+        return median(a_round[name][k] / a_round[other][other_k] for a_round in rounds)
+
+    return {
+        name: {
+            "v8": ratio(name, 8, name, 1),
+            **{str(k): ratio(name, k, BASE, k) for k in ROWS},
+            "prefill": ratio(BASE, PREFILL, name, PREFILL),
+        }
+        for name in rounds[0]
+    }
 
 
 def llama(model: str, threads: int, context: int) -> dict[int, list[float]]:
@@ -260,7 +286,12 @@ def describe(bundle: Path) -> dict[str, Any]:
     return {"weights": manifest.weights, "bytes": size, "read": read, "kl": quality.get("kl")}
 
 
-def table(figures: Mapping[str, Any], facts: Mapping[str, Any], loads: Mapping[str, Any]) -> str:
+def table(
+    figures: Round,
+    ratios: Mapping[str, Mapping[str, float]],
+    facts: Mapping[str, Any],
+    loads: Mapping[str, Any],
+) -> str:
     """A line for each form: milliseconds by rows, ratios to the base, v(8), prefill, KL, load."""
     lines = [
         f"{'':12}" + "".join(f"{f'k={k}':>8}" for k in ROWS) + f"{'v(8)':>7}{'prefill':>9}"
@@ -269,17 +300,15 @@ def table(figures: Mapping[str, Any], facts: Mapping[str, Any], loads: Mapping[s
     for name, ms in figures.items():
         fact, loaded = facts.get(name, {}), loads.get(name, {})
         line = f"{name:12}" + "".join(f"{ms[k]:8.2f}" for k in ROWS)
-        line += f"{ms[8] / ms[1]:7.2f}{1000 * PREFILL / ms[PREFILL]:9.0f}"
+        line += f"{ratios[name]['v8']:7.2f}{1000 * PREFILL / ms[PREFILL]:9.0f}"
         if fact:
             line += f"{fact['kl'] or 0:8.4f}{loaded['load_s']:8.2f}{loaded['own_mb']:8.0f}"
             line += f"{fact['bytes'] / 1e6:9.0f}"
         lines.append(line)
-    base = figures[BASE]
-    for name, ms in figures.items():
+    for name, of_base in ratios.items():
         if name != BASE:
-            ratios = "".join(f"{ms[k] / base[k]:8.2f}" for k in ROWS)
-            speed = base[PREFILL] / ms[PREFILL]
-            lines.append(f"{name:12}{ratios}{'':7}{speed:8.2f}x  of {BASE}")
+            shares = "".join(f"{of_base[str(k)]:8.2f}" for k in ROWS)
+            lines.append(f"{name:12}{shares}{'':7}{of_base['prefill']:8.2f}x  of {BASE}")
     return "\n".join(lines)
 
 
@@ -287,7 +316,7 @@ def limits(
     figures: Mapping[str, Any],
     facts: Mapping[str, Any],
     stages: Mapping[str, Mapping[str, float]],
-    rate: float,
+    rates: Sequence[float],
 ) -> str:
     """Where the time of a native step goes, and the time its weights take to be read."""
     lines = []
@@ -297,9 +326,11 @@ def limits(
         shares = ", ".join(f"{op} {ms:.2f}" for op, ms in parts)
         lines.append(f"k={k}: {total:.2f} ms in operators: {shares}")
     read = facts[NATIVE]["read"]
+    rate = median(rates)
     floor = read / rate / 1e6
     lines.append(
-        f"memory reads {rate:.1f} GB/s, the {read / 1e6:.0f} MB of a step once {floor:.2f} ms: "
+        f"memory reads {min(rates):.1f} to {max(rates):.1f} GB/s; at {rate:.1f} the "
+        f"{read / 1e6:.0f} MB of a step once {floor:.2f} ms: "
         f"k=1 takes {figures[NATIVE][1] / floor:.2f} times that"
     )
     return "\n".join(lines)

@@ -42,7 +42,8 @@ def lines(results: Mapping[str, Document]) -> Iterator[str]:
     if kernels := _of_models(results, "kernels"):
         yield from _paragraph(
             "A step of `k` rows after 256 tokens, in milliseconds, all forms taking turns, where "
-            f"the memory gives {_rates(kernels)} GB/s; KL is the mean to the checkpoint:"
+            f"the memory gives {_rates(kernels)} GB/s (v(8) is the median of the rounds' own); KL "
+            "is the mean to the checkpoint:"
         )
         yield from ("", *_table(_kernels(kernels)))
     if "overhead" in results:
@@ -160,7 +161,7 @@ def _kernels(documents: Mapping[str, Document]) -> Iterator[tuple[str, ...]]:
             yield (
                 "specrt's kernels, the GGUF's blocks" if form == "native" else form,
                 *(f"{ms[k]:.1f}" for k in ROWS),
-                f"{ms['8'] / ms['1']:.2f}",
+                f"{document['ratios'][form]['v8']:.2f}",
                 f"{512_000 / ms['512']:.0f}",
                 f"{fact['kl']:.4f}" if fact else "",
                 f"{load['load_s']:.2f}" if load else "",
@@ -170,9 +171,9 @@ def _kernels(documents: Mapping[str, Document]) -> Iterator[tuple[str, ...]]:
 
 
 def _rates(documents: Mapping[str, Document]) -> str:
-    """How much memory was read in a second, at each of the measurements."""
-    found = {f"{document['memory_gb_per_s']:.0f}" for document in documents.values()}
-    return " to ".join(sorted(found, key=int))
+    """How much memory was read in a second, before any of the rounds."""
+    found = [rate for document in documents.values() for rate in document["memory_gb_per_s"]]
+    return f"{min(found):.0f} to {max(found):.0f}"
 
 
 def _overhead(document: Document) -> Iterator[tuple[str, ...]]:

@@ -1,11 +1,11 @@
-"""What the measurement of kernels says of a graph."""
+"""What the measurement of kernels says of a graph and of rounds on a machine that changes."""
 
 from pathlib import Path
 
 import pytest
 from onnx import TensorProto, helper, save
 
-from specrt.bench.kernels import read_in_a_step
+from specrt.bench.kernels import BASE, NATIVE, PREFILL, ROWS, ratios_of, read_in_a_step
 
 SIZES = {"table": 1000, "rotations": 100, "layer": 10, "head": 1}
 
@@ -34,3 +34,20 @@ def test_a_step_reads_a_table_whole_only_as_a_tied_head(
     tmp_path: Path, head: str, read: int
 ) -> None:
     assert read_in_a_step(graph(tmp_path / "model.onnx", head)) == read
+
+
+def test_ratios_are_medians_of_the_rounds_own() -> None:
+    """Where memory is slow in two rounds of five, k=1 and its base wait alike."""
+    slow, fast = 24.0, 16.0
+    rounds = [
+        {
+            NATIVE: {k: one if k == 1 else 28.0 for k in (*ROWS, PREFILL)},
+            BASE: {k: one / 0.8 if k == 1 else 56.0 for k in (*ROWS, PREFILL)},
+        }
+        for one in (fast, slow, slow, fast, fast)
+    ]
+    found = ratios_of(rounds)[NATIVE]
+    assert found["1"] == pytest.approx(0.8)
+    assert found["8"] == pytest.approx(0.5)
+    assert found["v8"] == pytest.approx(28 / fast)
+    assert found["prefill"] == pytest.approx(2.0)

@@ -119,6 +119,20 @@ def test_what_a_step_costs_outside_onnx_runtime_stands_by_drafter_and_sampling()
     assert cells(table, "`ngram`") == ["0.30", "0.70"]
 
 
+def test_steps_of_kernels_stand_with_the_memory_of_their_rounds() -> None:
+    times = {"1": 20.0, "2": 20.0, "4": 20.0, "8": 28.0, "16": 50.0, "512": 1280.0}
+    kernels = {
+        **{"ms": {"native": times}, "ratios": {"native": {"v8": 1.75}}},
+        "memory_gb_per_s": [41.2, 70.4, 43.0],
+        "facts": {"native": {"kl": 0.00096, "bytes": 1_128_669_760}},
+        "load": {"native": {"load_s": 0.01, "own_mb": 60.0}},
+    }
+    page = told(kernels_coder=kernels)
+    row = ["20.0", "20.0", "28.0", "1.75", "400", "0.0010", "0.01", "60", "1129"]
+    assert cells(page, "specrt's kernels, the GGUF's blocks") == row
+    assert "the memory gives 41 to 70 GB/s" in " ".join(page)
+
+
 def test_same_texts_are_of_all_runs_with_drafts() -> None:
     page = told(same_coder_int8=OWN)
     assert cells(page, f"{MODELS['coder']}, int8") == ["3 of 4", "-", "-", "-", "-"]
