@@ -4,9 +4,13 @@
 #include <string.h>
 
 enum { LINE = 64 }; /* bytes of a cache line */
+enum { MANY = 8 };  /* rows of a group where there are many: no tile takes less time a row */
+enum { FEW = 4 };     /* groups that are shared out by blocks too */
+enum { AT_ONCE = 8 }; /* blocks of a row that are normed together */
 
 void *make_panel(Panel *panel, int rows, const Packed *weights) {
-  int groups = (rows + path()->group - 1) / path()->group;
+  const int most = path()->group, many = rows > 2 * most && most > MANY;
+  const int each = many ? MANY : most, groups = (rows + each - 1) / each;
   *panel = (Panel){.rows = rows, .cols = weights->cols, .blocks = weights->blocks};
   panel->groups = groups;
   panel->base = rows / groups;
@@ -86,13 +90,18 @@ static void round_row(const Rounding *rounding, Span at, int row, int first, int
   const float *x = rows->x + begin, *update = rows->update ? rows->update + begin : NULL;
   float inverse = 0.0f;
   if (rows->weight) inverse = path()->inverse_rms(x, update, panel->cols, rows->epsilon);
-  for (int b = first; b < last; b++) {
-    const int column = b * BLOCK, left = panel->cols - column, n = left < BLOCK ? left : BLOCK;
-    float normed[BLOCK];
-    if (rows->weight && n > 0)
-      path()->norm(x + column, update ? update + column : NULL, rows->weight + column, inverse, n,
+  for (int b = first; b < last; b += AT_ONCE) {
+    const int end = last < b + AT_ONCE ? last : b + AT_ONCE, column = b * BLOCK;
+    const int n = (end * BLOCK < panel->cols ? end * BLOCK : panel->cols) - column;
+    const float *values = x + column;
+    float normed[AT_ONCE * BLOCK];
+    if (rows->weight && n > 0) {
+      path()->norm(values, update ? update + column : NULL, rows->weight + column, inverse, n,
                    rows->total ? rows->total + begin + column : NULL, normed);
-    round_into(panel, at, row, b, rows->weight ? normed : x + column, left);
+      values = normed;
+    }
+    for (int i = b; i < end; i++, values += BLOCK)
+      round_into(panel, at, row, i, values, panel->cols - i * BLOCK);
   }
 }
 
@@ -108,7 +117,8 @@ static void round_some(void *argument, size_t index) {
 
 void round_rows(const OrtKernelContext *context, const Panel *panel, const Rows *rows) {
   const int most = panel->base + !!panel->extra; /* rows of a group */
-  Rounding rounding = {panel, rows, pieces_of_task(panel->blocks, most * BLOCK / 1e3), 0};
+  Rounding rounding = {panel, rows, panel->blocks, 0};
+  if (panel->groups < FEW) rounding.step = pieces_of_task(panel->blocks, most * BLOCK / 1e3);
   rounding.tasks = (panel->blocks + rounding.step - 1) / rounding.step;
   parallel_for(context, round_some, (size_t)panel->groups * (size_t)rounding.tasks, &rounding);
 }
