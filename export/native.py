@@ -307,9 +307,9 @@ def _tiles(rows: Codes, units: int) -> np.ndarray:
         lines = pairs[..., 0, :] & 15 | pairs[..., 1, :] << 4
     if rows.kind in SIX_BITS:
         fours = codes.reshape(tiles, TILE, units, runs, 4, 4) >> 4
-        high = np.bitwise_or.reduce(fours << np.arange(0, 8, 2, dtype=np.uint8)[:, None], axis=-2)
         low = lines.reshape(tiles, TILE, units, runs, 2, 4)
-        lines = np.concatenate([low, high[..., None, :]], -2).reshape(tiles, TILE, units, -1, 4)
+        lines = np.concatenate([low, _two_bits(fours)[..., None, :]], -2)
+        lines = lines.reshape(tiles, TILE, units, -1, 4)
     parts = [lines.transpose(0, 2, 3, 1, 4).reshape(tiles, units, -1)]
     steps = rows.steps.view(np.uint8) ^ 128 if rows.steps.dtype == np.int8 else rows.steps
     for values in (steps, rows.minimums, rows.scales):
@@ -327,9 +327,14 @@ def _six_bits(steps: np.ndarray, minimums: np.ndarray) -> np.ndarray:
     """Bytes below 64, 128 of each, in 6 bits: (..., 192), as packed.h has it."""
     both = np.stack([steps, minimums], -2)
     low, high = both & 15, (both >> 4).reshape(*steps.shape[:-1], 4, -1)
+    return np.concatenate([low[..., 0, :] | low[..., 1, :] << 4, _two_bits(high)], -1)
+
+
+def _two_bits(fours: np.ndarray) -> np.ndarray:
+    """Four numbers below 4 in a byte, the first in its lowest bits: (..., 4, n) -> (..., n)."""
     places = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
-    fours = np.bitwise_or.reduce(high << places, axis=-2)
-    return np.concatenate([low[..., 0, :] | low[..., 1, :] << 4, fours], -1)
+    together: np.ndarray = np.bitwise_or.reduce(fours << places, axis=-2)
+    return together
 
 
 BLOCK_BYTES = {"Q4_0": 18, "Q4_1": 20, "Q5_0": 22, "Q8_0": 34, "Q4_K": 144, "Q6_K": 210}
