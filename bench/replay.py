@@ -25,15 +25,17 @@ import specrt
 from specrt.bench.simulator import Device, Offer, Text, run, settings, speed
 from specrt.bench.suite import KINDS, load_suites
 from specrt.runtime.acceptance import MOST
-from specrt.runtime.adaptive import DEEPEST
-from specrt.runtime.controller import Controller
+from specrt.runtime.confidence import DEEPEST
+from specrt.runtime.controller import Certain, Controller
 from specrt.runtime.drafters.first import First, is_free, parts, stops, unread
 from specrt.runtime.errors import RequestError
 from specrt.runtime.interfaces import Context, Drafter
 from specrt.runtime.policies import POLICIES
 from specrt.runtime.profile import US, Profile
-from specrt.runtime.proposal import Proposal
+from specrt.runtime.proposal import NOTHING, ROOT, Proposal
 from specrt.runtime.records import parse_json, read_record
+from specrt.runtime.sampling import GREEDY
+from specrt.runtime.scored import Scored
 from specrt.runtime.trace import Step
 
 
@@ -53,7 +55,13 @@ class Recorded:
         text = self.text
         record = {"id": self.id, "kind": self.kind, "prompt": text.prompt, "ids": [*text.ids]}
         return json.dumps(
-            {**record, "most": text.most, "written": [*text.written], "offers": offers}
+            {
+                **record,
+                "most": text.most,
+                "written": [*text.written],
+                "sure": [round(sure, 3) for sure in text.sure],
+                "offers": offers,
+            }
         )
 
 
@@ -92,7 +100,23 @@ def offered(model: specrt.Model, prompt: Sequence[int], written: Sequence[int], 
     """A text that was written, with what each of the model's drafters would have offered in it."""
     drafters = zip(model._parts("auto"), parts(model._drafter("auto")), strict=True)
     offers = {name: offers_of(part, prompt, written) for name, part in drafters}
-    return Text(offers, len(prompt), tuple(prompt), most, tuple(written))
+    sure = certainties(model, prompt, written)
+    return Text(offers, len(prompt), tuple(prompt), most, tuple(written), sure)
+
+
+def certainties(
+    model: specrt.Model, prompt: Sequence[int], written: Sequence[int]
+) -> tuple[float, ...]:
+    """How certain the target is of each token of a text, which it reads anew."""
+    session, tokens, sure = model._held.session, [*prompt, *written], list[float]()
+    model._held.read = ()
+    session.keep(0)
+    session.forward(tokens[: len(prompt) - 1])
+    for place in range(len(prompt), len(tokens)):
+        logits = session.forward(tokens[place - 1 : place]).logits[:, : model._held.limit]
+        scored = Scored(NOTHING, logits, GREEDY, tokens[:place])
+        sure.append(scored.certainty(ROOT, tokens[place]))
+    return tuple(sure)
 
 
 def load_texts(path: Path) -> list[Recorded]:
@@ -104,8 +128,8 @@ def load_texts(path: Path) -> list[Recorded]:
             name: [each and _offer(*each) for each in places]
             for name, places in given["offers"].items()
         }
-        ids, written = (tuple(given.get(key, ())) for key in ("ids", "written"))
-        text = Text(offers, given["prompt"], ids, given.get("most", 0), written)
+        ids, written, sure = (tuple(given.get(key, ())) for key in ("ids", "written", "sure"))
+        text = Text(offers, given["prompt"], ids, given.get("most", 0), written, sure)
         texts.append(Recorded(given["id"], given["kind"], text))
     if not texts:
         raise RequestError(f"{path} holds no text; record some")
@@ -196,9 +220,9 @@ class Timed:
         self.seconds.append(taken + before - sum(one.seconds for one in self._drafters))
         return proposal
 
-    def observe(self, step: Step) -> None:
+    def observe(self, step: Step, certain: Certain) -> None:
         began = thread_time()
-        self.inner.observe(step)
+        self.inner.observe(step, certain)
         self.seconds[-1] += thread_time() - began
 
 

@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specrt.runtime.adaptive import DEEPEST, Adaptive, Memory
+from specrt.runtime.adaptive import Adaptive, Memory
+from specrt.runtime.confidence import DEEPEST
 from specrt.runtime.controller import Controller, Fixed
 from specrt.runtime.costs import MOST_ROWS, Costs, DraftCost
 from specrt.runtime.drafters.first import First
@@ -71,13 +72,14 @@ def straight(slope: float, jump: float = 0.05) -> list[float]:
 class Text:
     """What each drafter would offer at each place, None where it has nothing. ids, written: the
     tokens of the prompt and of the text, if known. most: tokens that were asked for; 0: as many as
-    were written."""
+    were written. sure: how certain the target was of each token, if known."""
 
     offers: Mapping[str, Sequence[Offer | None]]
     prompt: int = 64
     ids: Sequence[int] = ()
     most: int = 0
     written: Sequence[int] = ()
+    sure: Sequence[float] = ()
 
     @property
     def size(self) -> int:
@@ -86,8 +88,15 @@ class Text:
     def first(self, tokens: int) -> "Text":
         """The beginning of it."""
         offers = {name: each[:tokens] for name, each in self.offers.items()}
-        most, written = min(tokens, self.most), self.written[:tokens]
-        return replace(self, offers=offers, most=most, written=written)
+        most, written, sure = min(tokens, self.most), self.written[:tokens], self.sure[:tokens]
+        return replace(self, offers=offers, most=most, written=written, sure=sure)
+
+    def certainty(self, place: int) -> float:
+        """The target's, of a token; a draft model's own, where that is not known."""
+        if self.sure:
+            return self.sure[place]
+        offers = (places[place] for places in self.offers.values())
+        return next((offer.sure[0] for offer in offers if offer and offer.sure), 0.0)
 
 
 class Simulated:
@@ -147,7 +156,7 @@ def run(
             source=proposal.source,
             reason=controller.reason,
         )
-        controller.observe(step)
+        controller.observe(step, partial(text.certainty, written))
         steps.append(step)
         written += len(step.emitted)
         tokens += step.emitted

@@ -79,6 +79,7 @@ class Habits:
     def __init__(self) -> None:
         self._kinds: dict[str, Acceptance] = {}
         self._certainties: dict[str, Certainty] = {}
+        self._agreements: dict[str, Certainty] = {}
         self._stopped: dict[str, Stopped] = {}
         self.past = Past()
 
@@ -92,6 +93,12 @@ class Habits:
         if kind not in self._certainties:
             self._certainties[kind] = Certainty()
         return self._certainties[kind]
+
+    def agreement(self, kind: str) -> Certainty:
+        """How often a draft model is right where the target is so certain."""
+        if kind not in self._agreements:
+            self._agreements[kind] = Certainty()
+        return self._agreements[kind]
 
     def stopped(self, kind: str) -> Stopped:
         if kind not in self._stopped:

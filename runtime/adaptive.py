@@ -7,14 +7,15 @@ compared with the text that came, whether it was verified or not: it needs no pr
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, sqrt
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
 from specrt.runtime.acceptance import MOST, Acceptance, Habits
 from specrt.runtime.alike import Alike
-from specrt.runtime.confidence import Certainty, Stopped, Watch
+from specrt.runtime.confidence import DEEPEST, Certainty, Stopped, Watch
+from specrt.runtime.controller import Certain
 from specrt.runtime.costs import MOST_ROWS, Costs
 from specrt.runtime.drafters.first import is_free, parts, stops, unread
 from specrt.runtime.interfaces import Context, Drafter
@@ -24,14 +25,14 @@ from specrt.runtime.staying import Stays
 from specrt.runtime.trace import Step
 
 RECENT = 0.99  # what is left of a step's weight in the pace after the next one
-PATIENCE = 8  # steps, at most, that a draft model waits before it reads much
-SURE = 0.5  # tokens a step by which it must beat plain decoding not to wait
+FASTER, BEGIN = 1.3, 4.0  # a text's pace over plain decoding, beforehand; the steps it counts
 RISKY, CAUTION = 8.0, 1.5  # steps of plain decoding from which on reading is a risk; the deviations
-# between texts by which a draft model is then thought worse than it was on average
+# by which a draft model is then thought worse than is expected
+REACH, FURTHER = 6, 1.5  # tokens of free drafts at first; then, of what was right in a row
+LIKELY = 0.65  # that a draft model's next token is right, at least, if the text becomes easier
 HOLD = 2.0  # readings of a token by which leaving a draft model must gain, for it seldom comes back
-SUNK = 32  # tokens read at once beyond which reading says nothing of the pace from then on
+SUNK = 16  # tokens read at once beyond which reading says nothing of the pace from then on
 IN_VAIN = "texts like this gained nothing from a draft model's reading"
-DEEPEST = 8  # tokens asked of a drafter that costs time; free ones are asked for MOST
 
 
 @dataclass(slots=True)
@@ -79,10 +80,12 @@ class Adaptive:
         self._stays = Stays()
         self._alike = Alike()
         self._stopped: dict[str, Stopped] = {}
-        self._watch = Watch(Certainty(), 0.0)
+        self._watch = Watch(Certainty(), (0.0,))
         self._silent: set[str] = set()  # asked, and had nothing
-        self._emitted = self._cost = 0.0  # lately; the cost in steps of one row
+        self._emitted, self._cost = FASTER * BEGIN, BEGIN  # lately; the cost in steps of one row
+        self._reach: float = REACH  # tokens at which free drafts are cut
         self._pace = 0.0  # at the latest choice
+        self._missed: dict[str, int] = {}  # tokens that a drafter had not read then
         self._chosen, self._unread = Option("", 0, 1.0, 0.0), 1
         self._steps = 0  # taken so far
         self._parts: list[_Part] = []
@@ -90,9 +93,14 @@ class Adaptive:
 
     @property
     def pace(self) -> float:
-        """Tokens a second lately, or of plain decoding if that is more."""
-        plain = self._memory.costs.plain
-        return max(1.0, self._emitted / self._cost if self._cost else 1.0) / plain
+        """Tokens a second lately; or of plain decoding, or of a draft model that has read, where
+        that is more: time is worth what it gives there."""
+        plain, most = self._memory.costs.plain, max(1.0, self._emitted / self._cost)
+        for name, stopped in self._stopped.items():
+            if self._missed.get(name, SUNK) < SUNK:
+                drafting = self._memory.costs.drafting(name, stopped.drafted)
+                most = max(most, stopped.emitted * plain / drafting)
+        return most / plain
 
     def draft(
         self, drafter: Drafter, context: Context, room: int, rng: "np.random.Generator"
@@ -111,10 +119,9 @@ class Adaptive:
                     found[name] = proposal
                     self._add_free(options, name, _kind(proposal), proposal.size)
             elif name not in self._silent:
-                missed, so_far = unread(part, context.tokens), len(options)
-                self._add_costly(options, name, missed, room, may_stop=may_stop)
-                if self._waits(name, missed, options, so_far):
-                    del options[so_far:]
+                missed = self._missed[name] = unread(part, context.tokens)
+                if not self._alike.in_vain(name):
+                    self._add_costly(options, name, missed, room, may_stop=may_stop)
                 asked[name] = part, missed
         chosen, why = policy.choose(options, self._pace)
         self._chosen = chosen
@@ -130,19 +137,20 @@ class Adaptive:
             return found[chosen.arm].first(chosen.tokens)
         part, self._unread = asked[chosen.arm]
         if chosen.stops:
-            self._watch = Watch(self._certainty(chosen.arm), self._floor(chosen.arm))
+            self._watch = Watch(self._certainty(chosen.arm), self._floors(chosen.arm))
             context = replace(context, go_on=self._watch)
         return part.propose(context, chosen.tokens, rng)
 
-    def observe(self, step: Step) -> None:
+    def observe(self, step: Step, certain: Certain) -> None:
         memory, costs, chosen = self._memory, self._memory.costs, self._chosen
         self._steps += 1
         draft_s, rest_s = step.seconds[0], step.seconds[1] + step.seconds[2]
         costs.observe(step.drafted + 1, rest_s)
+        self._foresee(step, certain)
         if chosen.arm and not chosen.free:
             if step.drafted:
-                self._learn(chosen.arm, step.accepted, step.depth)
                 costs.observe_draft(chosen.arm, step.drafted, self._unread, draft_s)
+                self._learn(chosen.arm, step.accepted, step.depth)
                 if chosen.stops:
                     self._learn_stopped(chosen.arm, step)
             else:
@@ -152,6 +160,7 @@ class Adaptive:
             offer.follow(step.emitted)
             if offer.over or offer.right == len(offer.tokens) or name == chosen.arm:
                 self._learn(offer.kind, offer.right, offer.right + offer.over)
+                self._reach = max(self._reach, FURTHER * offer.right)
                 del self._offers[name]
         expected = costs.by_rows[min(step.drafted + 1, MOST_ROWS)]  # a slow moment is no slow draft
         if step.drafted and not chosen.free:
@@ -165,6 +174,21 @@ class Adaptive:
             chosen, Outcome(step.drafted, step.accepted, len(step.emitted), draft_s + rest_s)
         )
 
+    def _foresee(self, step: Step, certain: Certain) -> None:
+        """What the target's certainty says of draft models that stop by themselves; or, of one that
+        was asked, what it is worth. Where a free draft was verified none of them is missed."""
+        if self._chosen.arm and self._chosen.free:
+            return
+        for name, _, _, may_stop in self._parts:
+            if may_stop and self._memory.policy.floor(1.0) is not None:
+                agreement, sure = self._memory.habits.agreement(name), certain()
+                stopped, chance = self._stopped_of(name), agreement.chance(sure)
+                if name != self._chosen.arm:
+                    stopped.foresee(chance, self._floors(name))
+                elif step.drafted:
+                    stopped.show(chance, step.accepted > 0)
+                    agreement.observe((sure,), min(step.accepted, 1))
+
     def _begin(self, drafter: Drafter, context: Context) -> None:
         """What stays as it is in the whole text."""
         costs, habits, tokens = self._memory.costs, self._memory.habits, context.tokens
@@ -176,6 +200,7 @@ class Adaptive:
         if may_stop:
             self._alike.begin(habits.past, tokens)
         for name, part in may_stop:
+            habits.agreement(name).forget()
             self._alike.judge(name, unread(part, tokens), costs, habits.stopped(name))
 
     def _add_free(self, options: list[Option], name: str, kind: str, most: int) -> None:
@@ -184,6 +209,7 @@ class Adaptive:
         rows, emits, chance = self._memory.costs.by_rows, 1.0, 1.0
         pace, most_worth, best = self._pace, -inf, (0, 0.0)
         by_worth = self._memory.policy.by_worth
+        most = min(most, int(self._reach)) if by_worth else most
         for n, rate in enumerate(self._rates(kind, most), start=1):
             chance *= rate
             emits += chance
@@ -206,9 +232,9 @@ class Adaptive:
         by_itself = most > 0 and may_stop and self._memory.policy.floor(1.0) is not None
         drafts: list[tuple[int, float, float]] = []  # tokens; what a step emits and takes
         if by_itself:
-            stopped = self._expected(name, reading)
-            drafted = min(stopped.drafted, most)
-            emitted = min(1 + (stopped.emitted - 1) * drafted / stopped.drafted, most + 1)
+            usual, emits = self._expected(name, reading)
+            drafted = min(usual, most)
+            emitted = min(1 + (emits - 1) * drafted / usual, most + 1)
             drafts.append((most, emitted, costs.drafting(name, drafted)))
         else:
             emits = chance = 1.0
@@ -226,39 +252,21 @@ class Adaptive:
             option = Option(name, n, emits, seconds + reading, False, by_itself, lasting, hope)
             options.append(option)
 
-    def _waits(self, name: str, unread: int, options: Sequence[Option], start: int) -> bool:
-        """Whether a draft model, whose options begin at `start`, lets the text first show its pace
-        with what is free: for half the time that it would read, unless it is sure to gain; or as
-        texts like this one say."""
-        if self._alike.in_vain(name) or self._alike.pays(name):
-            return self._alike.in_vain(name)
-        if self._steps >= PATIENCE or not any(part.free for part in self._parts):
-            return False
-        costs, pace = self._memory.costs, self._pace
-        if self._steps >= costs.draft(name, 0, unread) / costs.plain / 2:
-            return False
-        most = max((option.worth(pace) for option in options[start:]), default=0.0)
-        return most < options[0].worth(pace) + SURE
-
-    def _expected(self, name: str, reading: float) -> Stopped:
-        """Drafts that stop by themselves, as they were in this text or else in others; where a
-        long prompt has to be read first, as they were in the worse ones of those."""
+    def _expected(self, name: str, reading: float) -> tuple[float, float]:
+        """Tokens of a draft that stops by itself, and of its step; where a long prompt has to be
+        read first, the doubt is held against it."""
         stopped = self._stopped_of(name)
         if self._stays.asked(name) or self._alike.pays(name):
-            return stopped
-        risk = min(1.0, reading / (RISKY * self._memory.costs.plain))
-        less = CAUTION * risk * sqrt(self._memory.habits.stopped(name).spread)
-        emitted = max(stopped.emitted - less, 1.0)
-        return Stopped(stopped.drafted * emitted / stopped.emitted, emitted)
+            return stopped.drafted, stopped.emitted
+        return stopped.doubted(CAUTION * min(1.0, reading / (RISKY * self._memory.costs.plain)))
 
-    def _floor(self, name: str) -> float:
-        """The chance that all tokens are right at which another one costs what it gains."""
-        costs = self._memory.costs
-        more = (costs.by_rows[DEEPEST + 1] - costs.by_rows[2]) / (DEEPEST - 1)
-        worthwhile = self._pace * (costs.draft(name, 1) + more) / self._rates(name, 1)[0]
-        floor = self._memory.policy.floor(worthwhile)
-        assert floor is not None
-        return floor
+    def _floors(self, name: str) -> list[float]:
+        """The chance that all of n tokens are right at which another one costs what it gains."""
+        costs, policy = self._memory.costs, self._memory.policy
+        rows, each = costs.by_rows, costs.draft(name, 1)
+        pace = self._pace / max(self._rates(name, 1)[0], LIKELY)
+        floors = [policy.floor(pace * (each + rows[n + 2] - rows[n + 1])) for n in range(DEEPEST)]
+        return [floor for floor in floors if floor is not None]
 
     def _certainty(self, name: str) -> Certainty:
         return self._memory.habits.certainty(name)
@@ -278,15 +286,18 @@ class Adaptive:
         text.observe(drafted, emitted)
         self._alike.drafted(name, drafted, emitted)
         if not self._alike.pays(name):  # chosen for its kind, it tells nothing of others
-            self._memory.habits.stopped(name).observe(drafted, emitted, text.emitted)
+            self._memory.habits.stopped(name).observe(drafted, emitted)
 
-    def _rates(self, kind: str, levels: int) -> list[float]:
+    def _of(self, kind: str) -> Acceptance:
         if kind not in self._kinds:
             self._kinds[kind] = Acceptance(self._memory.habits.of(kind).rates())
-        return self._kinds[kind].rates(levels, self._memory.policy.believe)
+        return self._kinds[kind]
+
+    def _rates(self, kind: str, levels: int) -> list[float]:
+        return self._of(kind).rates(levels, self._memory.policy.believe)
 
     def _learn(self, kind: str, right: int, drafted: int) -> None:
-        self._kinds[kind].observe(right, drafted)
+        self._of(kind).observe(right, drafted)
         self._memory.habits.of(kind).observe(right, drafted)
 
     def _say(self, options: Sequence[Option], why: str) -> str:

@@ -4,6 +4,7 @@ A controller sees the text and what earlier steps gave and took, never the targe
 draft it is choosing; so it may choose as it likes, and the text keeps its law.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from specrt.runtime.interfaces import Context, Drafter
 from specrt.runtime.proposal import Proposal
 from specrt.runtime.trace import Step
 
+Certain = Callable[[], float]  # how likely the target held a step's first token, see Scored
 AUTO_BUDGET = 4  # small: 4 rows cost 1.1 to 1.6 times one row on the CPUs measured
 
 
@@ -28,8 +30,9 @@ class Controller(Protocol):
     ) -> Proposal:
         """What the drafter proposes, of at most room tokens; or less of it, or nothing."""
 
-    def observe(self, step: Step) -> None:
-        """Learn from the step of the latest draft."""
+    def observe(self, step: Step, certain: Certain) -> None:
+        """Learn from the step of the latest draft. certain: worked out when called, and only
+        during this call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,5 +60,5 @@ class Fixed:
         )
         return proposal
 
-    def observe(self, step: Step) -> None:
+    def observe(self, step: Step, certain: Certain) -> None:
         """Learns nothing."""

@@ -25,7 +25,8 @@ UP, DOWN = 2, 1  # of the heuristic, after a draft that was right and one that w
 
 class Option(NamedTuple):
     """A draft that could be made, arm "" being none. emits, seconds: what the step is expected to.
-    free: the proposal is there already. stops: it may stop before so many tokens. lasting: of the
+    free: the proposal is there already. stops: it may stop before so many tokens, and what it would
+    do is foreseen. lasting: of the
     seconds those from which later steps profit, since what a draft model has read stays read.
     hope: what it would be worth were it always right, and asked for long."""
 
@@ -78,9 +79,10 @@ class CostOptimal:
     emit pace * t to be worth it; the option that exceeds this most is what maximises tokens a
     second in the long run, where a step's options differ from those of the next one.
 
-    A drafter that costs time is probed now and then while it does not pay, if it would were it
-    always right: at waits that double when it fails, at once after it was mostly right,
-    and only while the purse allows it, or lends where the text seems to have changed.
+    A drafter that costs time, and whose drafts cannot be foreseen, is probed now and then while it
+    does not pay, if it would were it always right: at waits that double when it fails, at once
+    after it was mostly right, and only while the purse allows it, or lends where the text seems to
+    have changed.
     """
 
     purse: float = 0.0  # seconds that probes may lose
@@ -105,7 +107,7 @@ class CostOptimal:
             worth = option.emits - pace * (option.seconds - option.lasting)
             if worth > most:
                 best, most = option, worth
-            if not option.free:
+            if not (option.free or option.stops):
                 rivals.setdefault(option.arm, []).append((worth, option))
         for arm, those in rivals.items():
             wait = self._waits.get(arm, FIRST_WAIT)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import exp, inf
 
 import numpy as np
 
@@ -9,6 +10,8 @@ from specrt.runtime.distribution import Distribution
 from specrt.runtime.noise import Chance
 from specrt.runtime.proposal import Proposal
 from specrt.runtime.sampling import Sampling
+
+FAR = 60.0  # nats; a token so far behind has no chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,14 @@ class Scored:
     def p(self, node: int) -> Distribution:
         """The target's law after a node."""
         return self.sampling.distribution(self.raw(node), self._text(node))
+
+    def certainty(self, node: int, token: int) -> float:
+        """How likely a token after a node is for the target itself, against the best other one
+        alone: two passes over the row instead of a softmax."""
+        row = self.raw(node)
+        others = [part.max() for part in (row[:token], row[token + 1 :]) if part.size]
+        behind = float(max(others, default=-inf) - row[token])
+        return 1 / (1 + exp(min(behind, FAR)))
 
     def _text(self, node: int) -> Sequence[int]:
         """What the row of a node has read: the text, and the tokens down to the node. Nothing where

@@ -20,8 +20,7 @@ from specrt.bench.simulator import (
     speed,
     straight,
 )
-from specrt.runtime.adaptive import Adaptive
-from specrt.runtime.confidence import BELIEVED, Certainty, Watch
+from specrt.runtime.adaptive import REACH, Adaptive
 from specrt.runtime.controller import Fixed
 from specrt.runtime.costs import Costs
 from specrt.runtime.drafters.ngram import Ngram
@@ -105,6 +104,8 @@ def test_a_stream_that_changes_turns_drafts_off_and_on_again(name: str, seed: in
 
 def test_probes_of_a_draft_that_never_pays_come_at_growing_intervals() -> None:
     text = text_of("draft", [0.0] * 3000, 0)
+    offers = [offer and offer._replace(sure=()) for offer in text.offers["draft"]]
+    text = replace(text, offers={"draft": offers})  # one that does not tell its certainty
     steps = run(text, READER, Adaptive(["draft"], memory(READER)), ["draft"])
     probes = [i for i, step in enumerate(steps) if "probe" in step.reason]
     waits = [b - a for a, b in pairwise(probes)]
@@ -175,7 +176,7 @@ def test_a_drafter_that_has_nothing_is_not_asked_again() -> None:
     for place in range(20):
         context = Context(range(64 + place))
         assert controller.draft(silent, context, 50, np.random.default_rng(0)).size == 0
-        controller.observe(Step((1,), 0, 0, 0, (0.0, 0.02, 0.0)))
+        controller.observe(Step((1,), 0, 0, 0, (0.0, 0.02, 0.0)), lambda: 0.5)
     assert silent.asked == 1
 
 
@@ -274,29 +275,36 @@ def test_drafts_that_stop_by_themselves_beat_the_best_fixed_length() -> None:
     assert found["cost"] > 1.03 * found["best fixed"]
 
 
-def test_certainty_is_believed_until_it_was_counted() -> None:
-    certainty = Certainty()
-    assert certainty.chance(0.1) < certainty.chance(0.6) < certainty.chance(0.97)
-    for _ in range(200):
-        certainty.observe([0.97, 0.1], right=0)
-    assert certainty.chance(0.97) < 0.2
-    assert certainty.chance(0.1) == BELIEVED[0]  # after a wrong token there is nothing to learn
-
-
-def test_a_watch_stops_below_its_floor() -> None:
-    watch = Watch(Certainty(), floor=0.5)
-    assert [watch(0.96), watch(0.96), watch(0.6), watch(0.96)] == [True] * 4
-    assert watch.seen == [0.96, 0.96, 0.6, 0.96]
-    assert not watch(0.1)
-
-
-@pytest.mark.parametrize(("prompt", "waits"), [(400, True), (20, False)])
-def test_a_draft_model_reads_a_long_prompt_only_when_the_text_has_shown_its_pace(
-    prompt: int, waits: bool
+@pytest.mark.parametrize(
+    ("prompt", "sure", "first"), [(400, 0.99, 12), (400, 0.6, 400), (20, 0.6, 3)]
+)
+def test_a_draft_model_reads_a_long_prompt_only_where_the_target_is_sure_of_its_text(
+    prompt: int, sure: float, first: int
 ) -> None:
-    text = replace(text_of("both", [0.9] * 100, 0), prompt=prompt)
-    steps = run(text, FLAT, Adaptive(["ngram", "draft"], memory(FLAT)), ["ngram", "draft"])
-    assert all("draft up to" not in step.reason for step in steps[:6]) == waits
+    text = replace(text_of("draft", [0.9] * 300, 0), prompt=prompt, sure=[sure] * 300)
+    steps = run(text, FLAT, Adaptive(["draft"], memory(FLAT)), ["draft"])
+    asked = next((i for i, step in enumerate(steps) if step.source == "draft"), 400)
+    assert (asked > 0, asked <= first) == (prompt == 400, True)
+    assert (asked == 400) == (prompt == 400 and sure < 0.9)
+
+
+def test_a_text_that_becomes_easier_is_drafted_again_without_a_probe() -> None:
+    rates = [0.95] * 100 + [0.05] * 150 + [0.95] * 150
+    text = text_of("draft", rates, 0)
+    steps = run(text, FLAT, Adaptive(["draft"], memory(FLAT)), ["draft"])
+    assert not any("probe" in step.reason for step in steps)
+    assert drafted_by(steps[-12:], "draft") > 0.8
+
+
+def test_a_free_draft_is_cut_until_the_text_has_shown_that_long_ones_are_right() -> None:
+    text = lookup_text([1.0] * 300, np.random.default_rng(0), share=1.0)
+    held = memory(FLAT, profiled=True)
+    for _ in range(3):  # so that it is believed
+        steps = run(text, FLAT, Adaptive(["ngram"], held), ["ngram"])
+    lengths = [step.drafted for step in steps if step.drafted]
+    assert lengths[0] == REACH
+    assert max(lengths) == 16
+    assert all(later <= 1.5 * (now + 1) for now, later in pairwise(lengths))
 
 
 def test_reading_a_long_prompt_is_no_pace() -> None:

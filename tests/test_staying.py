@@ -1,6 +1,5 @@
 """For how long a draft model is likely to be asked."""
 
-from specrt.runtime.confidence import Stopped
 from specrt.runtime.staying import Stays
 
 
@@ -30,15 +29,3 @@ def test_it_was_asked_once_it_was_chosen() -> None:
     assert not stays.asked("draft")
     stays.chose("draft")
     assert stays.asked("draft")
-
-
-def test_the_spread_between_texts_is_that_of_their_means() -> None:
-    alike, unlike, better = Stopped(fade=0.99), Stopped(fade=0.99), Stopped(fade=0.99)
-    for _ in range(100):
-        for emitted in (2, 7):
-            alike.observe(4, emitted, in_text=alike.emitted)
-            unlike.observe(4, emitted, in_text=float(emitted))
-            better.observe(4, emitted, in_text=better.emitted + 3)
-    assert alike.spread < 0.1
-    assert better.spread < 0.1  # to gain more is no reason for doubt
-    assert 4 < unlike.spread < 8  # (7 - 4.5)², each way
