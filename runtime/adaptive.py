@@ -86,8 +86,7 @@ class Adaptive:
         self._reach: float = REACH  # tokens at which free drafts are cut
         self._pace = 0.0  # at the latest choice
         self._missed: dict[str, int] = {}  # tokens that a drafter had not read then
-        self._chosen, self._unread = Option("", 0, 1.0, 0.0), 1
-        self._steps = 0  # taken so far
+        self._chosen = Option("", 0, 1.0, 0.0)
         self._parts: list[_Part] = []
         self.reason = ""
 
@@ -106,12 +105,12 @@ class Adaptive:
         self, drafter: Drafter, context: Context, room: int, rng: "np.random.Generator"
     ) -> Proposal:
         costs, policy = self._memory.costs, self._memory.policy
-        if not self._steps:
+        if not self._parts:
             self._begin(drafter, context)
         self._pace = self.pace
         options = [Option("", 0, 1.0, costs.plain)]
         found: dict[str, Proposal] = {}
-        asked: dict[str, tuple[Drafter, int]] = {}
+        costly: dict[str, Drafter] = {}
         for name, part, free, may_stop in self._parts:
             if free:
                 proposal = part.propose(context, min(room, MOST), rng)
@@ -122,7 +121,7 @@ class Adaptive:
                 missed = self._missed[name] = unread(part, context.tokens)
                 if not self._alike.in_vain(name):
                     self._add_costly(options, name, missed, room, may_stop=may_stop)
-                asked[name] = part, missed
+                costly[name] = part
         chosen, why = policy.choose(options, self._pace)
         self._chosen = chosen
         self.reason = self._say(options, why)
@@ -135,21 +134,20 @@ class Adaptive:
             return NOTHING
         if chosen.arm in found:
             return found[chosen.arm].first(chosen.tokens)
-        part, self._unread = asked[chosen.arm]
         if chosen.stops:
             self._watch = Watch(self._certainty(chosen.arm), self._floors(chosen.arm))
             context = replace(context, go_on=self._watch)
-        return part.propose(context, chosen.tokens, rng)
+        return costly[chosen.arm].propose(context, chosen.tokens, rng)
 
     def observe(self, step: Step, certain: Certain) -> None:
         memory, costs, chosen = self._memory, self._memory.costs, self._chosen
-        self._steps += 1
         draft_s, rest_s = step.seconds[0], step.seconds[1] + step.seconds[2]
         costs.observe(step.drafted + 1, rest_s)
         self._foresee(step, certain)
         if chosen.arm and not chosen.free:
             if step.drafted:
-                costs.observe_draft(chosen.arm, step.drafted, self._unread, draft_s)
+                missed = self._missed[chosen.arm]
+                costs.observe_draft(chosen.arm, step.drafted, missed, draft_s)
                 self._learn(chosen.arm, step.accepted, step.depth)
                 if chosen.stops:
                     self._learn_stopped(chosen.arm, step)
@@ -164,7 +162,7 @@ class Adaptive:
                 del self._offers[name]
         expected = costs.by_rows[min(step.drafted + 1, MOST_ROWS)]  # a slow moment is no slow draft
         if step.drafted and not chosen.free:
-            expected += costs.draft(chosen.arm, step.drafted, min(self._unread, SUNK))
+            expected += costs.draft(chosen.arm, step.drafted, min(self._missed[chosen.arm], SUNK))
         free, asked = bool(chosen.arm) and chosen.free, not chosen.free
         self._stays.wrote(len(step.emitted), free=free)
         self._alike.wrote(len(step.emitted), expected / costs.plain, free=free, asked=asked)

@@ -22,7 +22,8 @@ DRAFTED, EMITTED = 2.5, 2.8  # tokens of a step, where nothing is known; a 0.5B 
 # 2.0 to 2.5 in a chat or a summary, 3.5 in code, 7 where it extracts
 WEIGHT = 4.0  # steps that this, or what all texts so far say, is worth in a new text
 LATELY = 0.9  # of a text's tokens, at each that was written without the draft model
-SHOWN = 4.0  # first tokens of drafts that what was foreseen is worth in a text
+WASTED = DRAFTED - EMITTED + 1  # tokens of a draft that are in vain
+SHOWN = 4.0  # drafts that it counts in a text that first tokens are right as often as foreseen
 FEW, MANY = 1e-3, 1e6  # ends of drafts, where none was seen; tokens to an end
 
 
@@ -91,6 +92,7 @@ class Stopped:
         such a chance. floors: as a `Watch` has them."""
         self._chance *= chance * min(1.0, self._right / self._foreseen)
         self._going += 1
+        self._wasted += (1 - LATELY) * (WASTED - self._wasted)
         self._tokens = LATELY * self._tokens + 1
         self._ends *= LATELY
         if self._chance < floors[min(self._going, len(floors) - 1)]:

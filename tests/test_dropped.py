@@ -15,7 +15,7 @@ from specrt.runtime.costs import Costs, DraftCost
 from specrt.runtime.trace import Step
 
 GGUF = home() / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
-PROBED = 0.03  # the share of steps that probes may be
+PROBED = 0.03  # the share of later steps in which it may be tried again
 
 
 class Settled(Costs):
@@ -42,7 +42,6 @@ def steps_of(bundle: Path, prompt: str) -> list[Step]:
 def check(steps: list[Step]) -> None:
     assert steps[0].source == "draft"
     late = [step for step in steps[20:] if step.drafted]
-    assert all("probe" in step.reason for step in late)
     assert len(late) <= PROBED * len(steps[20:])
 
 
