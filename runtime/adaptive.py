@@ -7,6 +7,7 @@ compared with the text that came, whether it was verified or not: it needs no pr
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -80,7 +81,7 @@ class Adaptive:
         self._stays = Stays()
         self._alike = Alike()
         self._stopped: dict[str, Stopped] = {}
-        self._watch = Watch(Certainty(), (0.0,))
+        self._watch = Watch(Certainty(), float)
         self._silent: set[str] = set()  # asked, and had nothing
         self._emitted, self._cost = FASTER * BEGIN, BEGIN  # lately; the cost in steps of one row
         self._reach: float = REACH  # tokens at which free drafts are cut
@@ -135,7 +136,7 @@ class Adaptive:
         if chosen.arm in found:
             return found[chosen.arm].first(chosen.tokens)
         if chosen.stops:
-            self._watch = Watch(self._certainty(chosen.arm), self._floors(chosen.arm))
+            self._watch = Watch(self._certainty(chosen.arm), partial(self._floor, chosen.arm))
             context = replace(context, go_on=self._watch)
         return costly[chosen.arm].propose(context, chosen.tokens, rng)
 
@@ -182,7 +183,7 @@ class Adaptive:
                 agreement, sure = self._memory.habits.agreement(name), certain()
                 stopped, chance = self._stopped_of(name), agreement.chance(sure)
                 if name != self._chosen.arm:
-                    stopped.foresee(chance, self._floors(name))
+                    stopped.foresee(chance, self._floor(name, stopped.going + 1))
                 elif step.drafted:
                     stopped.show(chance, step.accepted > 0)
                     agreement.observe((sure,), min(step.accepted, 1))
@@ -258,13 +259,14 @@ class Adaptive:
             return stopped.drafted, stopped.emitted
         return stopped.doubted(CAUTION * min(1.0, reading / (RISKY * self._memory.costs.plain)))
 
-    def _floors(self, name: str) -> list[float]:
+    def _floor(self, name: str, n: int) -> float:
         """The chance that all of n tokens are right at which another one costs what it gains."""
-        costs, policy = self._memory.costs, self._memory.policy
-        rows, each = costs.by_rows, costs.draft(name, 1)
-        pace = self._pace / max(self._rates(name, 1)[0], LIKELY)
-        floors = [policy.floor(pace * (each + rows[n + 2] - rows[n + 1])) for n in range(DEEPEST)]
-        return [floor for floor in floors if floor is not None]
+        costs = self._memory.costs
+        rows = costs.by_rows
+        worthwhile = self._pace * (costs.draft(name, 1) + rows[n + 2] - rows[n + 1])
+        floor = self._memory.policy.floor(worthwhile / max(self._rates(name, 1)[0], LIKELY))
+        assert floor is not None
+        return floor
 
     def _certainty(self, name: str) -> Certainty:
         return self._memory.habits.certainty(name)

@@ -8,7 +8,7 @@ How often tokens of a certainty are right is learned; before that it is believed
 """
 
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 
@@ -67,7 +67,7 @@ class Stopped:
     _tokens: float = field(init=False)
     _wasted: float = field(init=False)  # tokens of a draft that were wrong, or cut off by these
     _chance: float = 1.0  # that all is right since the latest end, in a draft that is foreseen
-    _going: int = 0  # tokens of it
+    going: int = 0  # tokens of it
     _right: float = SHOWN  # first tokens of drafts in this text, and how many were foreseen to be
     _foreseen: float = SHOWN
 
@@ -87,19 +87,19 @@ class Stopped:
         self._right += right
         self._foreseen += chance
 
-    def foresee(self, chance: float, floors: Sequence[float]) -> None:
+    def foresee(self, chance: float, floor: float) -> None:
         """Of a token that was written without the draft model, which would have had it right with
-        such a chance. floors: as a `Watch` has them."""
+        such a chance, and stopped at all chances below a floor."""
         self._chance *= chance * min(1.0, self._right / self._foreseen)
-        self._going += 1
+        self.going += 1
         self._wasted += (1 - LATELY) * (WASTED - self._wasted)
         self._tokens = LATELY * self._tokens + 1
         self._ends *= LATELY
-        if self._chance < floors[min(self._going, len(floors) - 1)]:
+        if self._chance < floor:
             self._ends += 1
-            self._going = DEEPEST
-        if self._going == DEEPEST:
-            self._chance, self._going = 1.0, 0
+            self.going = DEEPEST
+        if self.going == DEEPEST:
+            self._chance, self.going = 1.0, 0
         self.drafted, self.emitted = self._steps(self._ends)
 
     def doubted(self, deviations: float) -> tuple[float, float]:
@@ -137,15 +137,15 @@ def between(emitted: float) -> float:
 
 @dataclass(slots=True)
 class Watch:
-    """Says after each drafted token whether to draft on: while all so far are right with a chance
-    of floors[n] or more after n tokens, the last one for all beyond."""
+    """Says after each drafted token whether to draft on: while all n so far are right with a chance
+    of floor(n) or more."""
 
     certainty: Certainty
-    floors: Sequence[float]
+    floor: Callable[[int], float]
     seen: list[float] = field(default_factory=list)
     chance: float = 1.0
 
     def __call__(self, certainty: float) -> bool:
         self.seen.append(certainty)
         self.chance *= self.certainty.chance(certainty)
-        return self.chance >= self.floors[min(len(self.seen), len(self.floors) - 1)]
+        return self.chance >= self.floor(len(self.seen))

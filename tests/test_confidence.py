@@ -8,7 +8,7 @@ from specrt.runtime.proposal import NOTHING, ROOT
 from specrt.runtime.sampling import GREEDY
 from specrt.runtime.scored import Scored
 
-FLOORS = (0.6,) * DEEPEST
+FLOOR = 0.6
 
 
 def test_certainty_is_believed_until_it_was_counted() -> None:
@@ -34,11 +34,11 @@ def test_what_was_counted_is_forgotten_with_the_texts() -> None:
 
 
 def test_a_watch_stops_below_its_floor() -> None:
-    watch = Watch(Certainty(), (1.0, 0.5, 0.93))
+    watch = Watch(Certainty(), {1: 0.5, 2: 0.9, 3: 0.93}.__getitem__)
     assert [watch(0.96), watch(0.96), watch(0.96)] == [True, True, False]
     assert watch.seen == [0.96, 0.96, 0.96]
-    assert Watch(Certainty(), (1.0, 0.4))(0.6)
-    assert not Watch(Certainty(), (1.0, 0.4))(0.1)
+    assert Watch(Certainty(), lambda n: 0.4)(0.6)
+    assert not Watch(Certainty(), lambda n: 0.4)(0.1)
 
 
 def test_drafts_that_are_observed_become_what_is_expected() -> None:
@@ -56,12 +56,12 @@ def test_drafts_that_are_observed_become_what_is_expected() -> None:
 def test_a_text_that_is_sure_foresees_long_drafts_and_another_one_short_ones() -> None:
     sure, unsure, usual = Stopped(), Stopped(), Stopped()
     for _ in range(10):
-        sure.foresee(0.99, FLOORS)
-        unsure.foresee(0.4, FLOORS)
+        sure.foresee(0.99, FLOOR)
+        unsure.foresee(0.4, FLOOR)
     assert unsure.emitted < usual.emitted - 1
     assert sure.emitted > usual.emitted + 2
     for _ in range(20):
-        sure.foresee(0.4, FLOORS)
+        sure.foresee(0.4, FLOOR)
     assert sure.emitted < usual.emitted  # it changed
 
 
@@ -71,7 +71,7 @@ def test_what_is_foreseen_is_what_drafts_of_these_chances_would_have_done() -> N
     foreseen = Stopped(fade=1.0)
     means = []
     for chance in chances.tolist():
-        foreseen.foresee(chance, FLOORS)
+        foreseen.foresee(chance, FLOOR)
         means.append(foreseen.emitted)
     emitted, place = [], 0
     while place < chances.size:
@@ -81,7 +81,7 @@ def test_what_is_foreseen_is_what_drafts_of_these_chances_would_have_done() -> N
             if rng.random() >= one:
                 break
             right += 1
-            if chance < FLOORS[0]:
+            if chance < FLOOR:
                 break
         emitted.append(right + 1)
         place += right + 1
@@ -94,7 +94,7 @@ def test_a_draft_model_that_was_wrong_where_it_was_foreseen_right_is_not_foresee
         stopped.observe(2, 1)
         stopped.show(0.97, False)
     for _ in range(50):
-        stopped.foresee(0.97, FLOORS)
+        stopped.foresee(0.97, FLOOR)
     assert stopped.emitted < 1.2
 
 
