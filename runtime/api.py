@@ -5,7 +5,6 @@ ends a stream that the same thread, or one that has ended, left unfinished, and 
 another thread streams.
 """
 
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -35,6 +34,7 @@ from specrt.runtime.errors import RequestError
 from specrt.runtime.evenness import plain_reason
 from specrt.runtime.grammar import Forms, Guided, Schema, constrained
 from specrt.runtime.interfaces import Drafter, Session
+from specrt.runtime.noise import fresh_seed
 from specrt.runtime.open import open_session
 from specrt.runtime.options import How, sampling
 from specrt.runtime.policies import COST, Policy
@@ -119,7 +119,7 @@ class Model:
         is what `generate` writes with its seed. The other arguments are those of `stream`."""
         if n < 1:
             raise RequestError(f"n must be 1 text or more, not {n}")
-        first = _fresh_seed() if seed is None else seed
+        first = fresh_seed() if seed is None else seed
         results = []
         with self._turn:
             for i in range(n):
@@ -174,7 +174,7 @@ class Model:
             prompt=ids,
             max_tokens=max_tokens,
             sampling=chosen,
-            seed=_fresh_seed() if seed is None else seed,
+            seed=fresh_seed() if seed is None else seed,
             stop=frozenset(self.manifest.model.eos_ids),
             logprobs=logprobs,
             traced=traced,
@@ -299,10 +299,6 @@ class Model:
                     )
                 active.close()
             self._active = stream
-
-
-def _fresh_seed() -> int:
-    return int.from_bytes(os.urandom(4))
 
 
 def _open(folder: Path, flavour: str, graph: str, model: ModelInfo, **where: Any) -> Session:

@@ -5,6 +5,7 @@ place and the law, and on nothing else. So whoever draws there, in whichever ste
 many other draws, draws the same token, and text written with drafts is text written without.
 """
 
+import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,6 +62,11 @@ class Noise:
         x ^= x >> np.uint64(31)
         uniform: NDArray[np.float64] = ((x >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
         return uniform
+
+
+def fresh_seed() -> int:
+    """A seed for a request that gave none: 32 bits from the system."""
+    return int.from_bytes(os.urandom(4))
 
 
 def noise(seed: int) -> Noise:

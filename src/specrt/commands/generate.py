@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import secrets
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -59,6 +58,7 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from specrt.console import TokenPrinter, say, stats
+    from specrt.runtime.noise import fresh_seed
     from specrt.runtime.writing import writing_file
 
     options = request(args)
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     if args.n < 1:
         raise RequestError(f"-n must be 1 text or more, not {args.n}")
     seed = options.pop("seed", None)
-    first = secrets.randbits(32) if seed is None else seed
+    first = fresh_seed() if seed is None else seed
     prompt = read_prompt(args.prompt)
     model = open_bundle(args.bundle, args.provider, options.get("drafter", "auto"))
     show = None if args.json else TokenPrinter(model.tokenizer)
