@@ -26,7 +26,7 @@ from specrt.bench.simulator import Device, Offer, Text, run, settings, speed
 from specrt.bench.suite import KINDS, load_suites
 from specrt.runtime.acceptance import MOST
 from specrt.runtime.confidence import DEEPEST
-from specrt.runtime.controller import Certain, Controller
+from specrt.runtime.controller import Controller
 from specrt.runtime.drafters.first import First, is_free, parts, stops, unread
 from specrt.runtime.errors import RequestError
 from specrt.runtime.interfaces import Context, Drafter
@@ -220,9 +220,9 @@ class Timed:
         self.seconds.append(taken + before - sum(one.seconds for one in self._drafters))
         return proposal
 
-    def observe(self, step: Step, certain: Certain) -> None:
+    def observe(self, step: Step) -> None:
         began = thread_time()
-        self.inner.observe(step, certain)
+        self.inner.observe(step)
         self.seconds[-1] += thread_time() - began
 
 

@@ -154,9 +154,10 @@ def run(
             depth=n,
             seconds=(draft_s * slower, device.step(n + 1) * slower, 0.0),
             source=proposal.source,
+            certainty=text.certainty(written),
             reason=controller.reason,
         )
-        controller.observe(step, partial(text.certainty, written))
+        controller.observe(step)
         steps.append(step)
         written += len(step.emitted)
         tokens += step.emitted

@@ -16,7 +16,6 @@ import numpy as np
 from specrt.runtime.acceptance import MOST, Acceptance, Habits
 from specrt.runtime.alike import Alike
 from specrt.runtime.confidence import DEEPEST, Certainty, Stopped, Watch
-from specrt.runtime.controller import Certain
 from specrt.runtime.costs import MOST_ROWS, Costs
 from specrt.runtime.drafters.first import is_free, parts, stops, unread
 from specrt.runtime.interfaces import Context, Drafter
@@ -140,11 +139,11 @@ class Adaptive:
             context = replace(context, go_on=self._watch)
         return costly[chosen.arm].propose(context, chosen.tokens, rng)
 
-    def observe(self, step: Step, certain: Certain) -> None:
+    def observe(self, step: Step) -> None:
         memory, costs, chosen = self._memory, self._memory.costs, self._chosen
         draft_s, rest_s = step.seconds[0], step.seconds[1] + step.seconds[2]
         costs.observe(step.drafted + 1, rest_s)
-        self._foresee(step, certain)
+        self._foresee(step)
         if chosen.arm and not chosen.free:
             if step.drafted:
                 missed = self._missed[chosen.arm]
@@ -173,20 +172,20 @@ class Adaptive:
             chosen, Outcome(step.drafted, step.accepted, len(step.emitted), draft_s + rest_s)
         )
 
-    def _foresee(self, step: Step, certain: Certain) -> None:
+    def _foresee(self, step: Step) -> None:
         """What the target's certainty says of draft models that stop by themselves; or, of one that
         was asked, what it is worth. Where a free draft was verified none of them is missed."""
         if self._chosen.arm and self._chosen.free:
             return
         for name, _, _, may_stop in self._parts:
             if may_stop and self._memory.policy.floor(1.0) is not None:
-                agreement, sure = self._memory.habits.agreement(name), certain()
-                stopped, chance = self._stopped_of(name), agreement.chance(sure)
+                agreement, stopped = self._memory.habits.agreement(name), self._stopped_of(name)
+                chance = agreement.chance(step.certainty)
                 if name != self._chosen.arm:
                     stopped.foresee(chance, self._floor(name, stopped.going + 1))
                 elif step.drafted:
                     stopped.show(chance, step.accepted > 0)
-                    agreement.observe((sure,), min(step.accepted, 1))
+                    agreement.observe((step.certainty,), min(step.accepted, 1))
 
     def _begin(self, drafter: Drafter, context: Context) -> None:
         """What stays as it is in the whole text."""

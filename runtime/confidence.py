@@ -24,7 +24,8 @@ WEIGHT = 4.0  # steps that this, or what all texts so far say, is worth in a new
 LATELY = 0.9  # of a text's tokens, at each that was written without the draft model
 WASTED = DRAFTED - EMITTED + 1  # tokens of a draft that are in vain
 SHOWN = 4.0  # drafts that it counts in a text that first tokens are right as often as foreseen
-FEW, MANY = 1e-3, 1e6  # ends of drafts, where none was seen; tokens to an end
+FEW, MANY = 1e-3, 1e6  # ends of drafts, where none was seen; tokens to an end, at most
+LONGEST = 20.0  # the same in what a text starts from, so that it soon learns otherwise
 
 
 @dataclass(slots=True)
@@ -74,6 +75,7 @@ class Stopped:
     def __post_init__(self) -> None:
         self._tokens = WEIGHT * between(self.emitted)
         self._wasted = self.drafted - (self.emitted - 1)
+        self.drafted, self.emitted = self._steps(self._ends)
 
     def observe(self, drafted: int, emitted: int) -> None:
         """Of a step."""
@@ -123,12 +125,12 @@ def emits(tokens: float) -> float:
 
 
 def between(emitted: float) -> float:
-    """The inverse of `emits`, by bisection.
+    """The inverse of `emits`, by bisection; LONGEST at most.
 
     >>> round(emits(between(3.5)), 2)
     3.5
     """
-    low, high = 1.0, MANY
+    low, high = 1.0, LONGEST
     while high > 1.001 * low:
         middle = sqrt(low * high)
         low, high = (middle, high) if emits(middle) < emitted else (low, middle)

@@ -4,7 +4,6 @@ A controller sees the text and what earlier steps gave and took, never the targe
 draft it is choosing; so it may choose as it likes, and the text keeps its law.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +14,6 @@ from specrt.runtime.interfaces import Context, Drafter
 from specrt.runtime.proposal import Proposal
 from specrt.runtime.trace import Step
 
-Certain = Callable[[], float]  # how likely the target held a step's first token, see Scored
 AUTO_BUDGET = 4  # small: 4 rows cost 1.1 to 1.6 times one row on the CPUs measured
 
 
@@ -30,9 +28,8 @@ class Controller(Protocol):
     ) -> Proposal:
         """What the drafter proposes, of at most room tokens; or less of it, or nothing."""
 
-    def observe(self, step: Step, certain: Certain) -> None:
-        """Learn from the step of the latest draft. certain: worked out when called, and only
-        during this call."""
+    def observe(self, step: Step) -> None:
+        """Learn from the step of the latest draft."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,5 +57,5 @@ class Fixed:
         )
         return proposal
 
-    def observe(self, step: Step, certain: Certain) -> None:
+    def observe(self, step: Step) -> None:
         """Learns nothing."""

@@ -10,7 +10,6 @@ and the target's cache holds exactly the first tokens of the text, in order.
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -144,11 +143,12 @@ def _steps(
                 detail=detail(answer, verdict) if request.traced else None,
                 rule=rule.name,
                 lossy=verdict.lossy,
+                certainty=answer.certainty(ROOT, emitted[0]),
             )
-            controller.observe(step, partial(answer.certainty, ROOT, emitted[0]))
             tokens += emitted
             del output, logits, answer, row  # so that the target may write there again
         prefill_s = 0.0
+        controller.observe(step)
         yield step
 
 

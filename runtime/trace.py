@@ -19,7 +19,8 @@ class Step:
     drafted: nodes proposed, depth: levels of them (equal for a chain).
     seconds: draft, target, verify. prefill_s: reading the prompt, on the first step.
     source: the drafter that proposed, "" if none did. reason: the controller's, for its budget.
-    rule: the verification rule; lossy: it does not keep the target's law."""
+    rule: the verification rule; lossy: it does not keep the target's law.
+    certainty: the target's of the first emitted token, see `Scored.certainty`."""
 
     emitted: tuple[int, ...]
     drafted: int
@@ -34,6 +35,7 @@ class Step:
     detail: Detail | None = None
     rule: str = ""
     lossy: bool = False
+    certainty: float = 0.0
 
     @property
     def text_tokens(self) -> tuple[int, ...]:

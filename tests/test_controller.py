@@ -176,7 +176,7 @@ def test_a_drafter_that_has_nothing_is_not_asked_again() -> None:
     for place in range(20):
         context = Context(range(64 + place))
         assert controller.draft(silent, context, 50, np.random.default_rng(0)).size == 0
-        controller.observe(Step((1,), 0, 0, 0, (0.0, 0.02, 0.0)), lambda: 0.5)
+        controller.observe(Step((1,), 0, 0, 0, (0.0, 0.02, 0.0)))
     assert silent.asked == 1
 
 

@@ -1,6 +1,7 @@
 """Every number of a run derives from its steps."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -143,6 +144,15 @@ def test_the_rejected_are_the_siblings_tried_before_the_accepted(seed):
                 break
             tried.append(node)
     assert detail.rejected == tuple(tried)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_step_tells_how_certain_the_target_was_of_its_first_token(temperature: float) -> None:
+    step = one_step(RandomTree(1, 5), sampling=Sampling(temperature), logprobs=2)
+    first = step.logprobs[0]
+    other = max(value for token, value in first.top if token != first.token)
+    expected = 1 / (1 + math.exp(other - first.logprob))
+    assert step.certainty == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_record_is_json_and_names_the_drafter_and_the_reason():
