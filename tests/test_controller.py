@@ -288,6 +288,12 @@ def test_a_draft_model_reads_a_long_prompt_only_where_the_target_is_sure_of_its_
     assert (asked == 400) == (prompt == 400 and sure < 0.9)
 
 
+def test_time_is_worth_more_than_plain_decoding_gives_before_anything_is_written() -> None:
+    held = memory(FLAT, profiled=True)
+    held.costs.observe(1, FLAT.plain)
+    assert Adaptive(["ngram"], held).pace * held.costs.plain == pytest.approx(1.3)
+
+
 def test_a_text_that_becomes_easier_is_drafted_again_without_a_probe() -> None:
     rates = [0.95] * 100 + [0.05] * 150 + [0.95] * 150
     text = text_of("draft", rates, 0)
