@@ -116,7 +116,7 @@ def measure(
                 controller = deepcopy(model._controller(how["drafter"], how.get("budget"), None))
                 result = model.generate(ids, max_tokens=tokens, temperature=0, **how)
                 if result.tokens != tuple(one.text.written):
-                    one = replace(one, text=offered(model, ids, result.tokens, tokens))
+                    one = replace(one, text=offered(model, ids, tokens))
                 yield _Raw(one, label, result.trace.steps, controller, device)
 
 

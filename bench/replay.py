@@ -32,10 +32,8 @@ from specrt.runtime.errors import RequestError
 from specrt.runtime.interfaces import Context, Drafter
 from specrt.runtime.policies import POLICIES
 from specrt.runtime.profile import US, Profile
-from specrt.runtime.proposal import NOTHING, ROOT, Proposal
+from specrt.runtime.proposal import Proposal
 from specrt.runtime.records import parse_json, read_record
-from specrt.runtime.sampling import GREEDY
-from specrt.runtime.scored import Scored
 from specrt.runtime.trace import Step
 
 
@@ -92,31 +90,18 @@ def record(
     for suite in suites:
         for prompt in load_suites([suite])[:limit]:
             ids = model.prompt_ids(messages=prompt.messages)
-            written = model.generate(ids, drafter="none", max_tokens=tokens, temperature=0).tokens
-            yield Recorded(prompt.id, prompt.kind, offered(model, ids, written, tokens))
+            yield Recorded(prompt.id, prompt.kind, offered(model, ids, tokens))
 
 
-def offered(model: specrt.Model, prompt: Sequence[int], written: Sequence[int], most: int) -> Text:
-    """A text that was written, with what each of the model's drafters would have offered in it."""
+def offered(model: specrt.Model, prompt: Sequence[int], most: int) -> Text:
+    """A text of so many tokens at most, written plainly and greedily, with what each of the model's
+    drafters would have offered in it."""
+    plain = model.generate(prompt, drafter="none", max_tokens=most, temperature=0)
+    written, steps = plain.tokens, plain.trace.steps
     drafters = zip(model._parts("auto"), parts(model._drafter("auto")), strict=True)
     offers = {name: offers_of(part, prompt, written) for name, part in drafters}
-    sure = certainties(model, prompt, written)
-    return Text(offers, len(prompt), tuple(prompt), most, tuple(written), sure)
-
-
-def certainties(
-    model: specrt.Model, prompt: Sequence[int], written: Sequence[int]
-) -> tuple[float, ...]:
-    """How certain the target is of each token of a text, which it reads anew."""
-    session, tokens, sure = model._held.session, [*prompt, *written], list[float]()
-    model._held.read = ()
-    session.keep(0)
-    session.forward(tokens[: len(prompt) - 1])
-    for place in range(len(prompt), len(tokens)):
-        logits = session.forward(tokens[place - 1 : place]).logits[:, : model._held.limit]
-        scored = Scored(NOTHING, logits, GREEDY, tokens[:place])
-        sure.append(scored.certainty(ROOT, tokens[place]))
-    return tuple(sure)
+    sure = tuple(step.certainty for step in steps[: len(written)])  # without a stop token's
+    return Text(offers, len(prompt), tuple(prompt), most, written, sure)
 
 
 def load_texts(path: Path) -> list[Recorded]:
