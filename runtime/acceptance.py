@@ -4,7 +4,9 @@ What is kept is conditional: the share, of the drafts whose first d tokens were 
 one was right too. A level that was seldom reached leans on the one before it.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from specrt.runtime.alike import Past
 from specrt.runtime.confidence import SLOWLY, Certainty, Stopped
@@ -78,9 +80,9 @@ class Habits:
 
     def __init__(self) -> None:
         self._kinds: dict[str, Acceptance] = {}
-        self._certainties: dict[str, Certainty] = {}
-        self._agreements: dict[str, Certainty] = {}
-        self._stopped: dict[str, Stopped] = {}
+        self._certainties = defaultdict[str, Certainty](Certainty)
+        self._agreements = defaultdict[str, Certainty](Certainty)
+        self._stopped = defaultdict[str, Stopped](partial(Stopped, fade=SLOWLY))
         self.past = Past()
 
     def of(self, kind: str) -> Acceptance:
@@ -90,17 +92,11 @@ class Habits:
         return self._kinds[kind]
 
     def certainty(self, kind: str) -> Certainty:
-        if kind not in self._certainties:
-            self._certainties[kind] = Certainty()
         return self._certainties[kind]
 
     def agreement(self, kind: str) -> Certainty:
         """How often a draft model is right where the target is so certain."""
-        if kind not in self._agreements:
-            self._agreements[kind] = Certainty()
         return self._agreements[kind]
 
     def stopped(self, kind: str) -> Stopped:
-        if kind not in self._stopped:
-            self._stopped[kind] = Stopped(fade=SLOWLY)
         return self._stopped[kind]

@@ -26,9 +26,9 @@ UP, DOWN = 2, 1  # of the heuristic, after a draft that was right and one that w
 class Option(NamedTuple):
     """A draft that could be made, arm "" being none. emits, seconds: what the step is expected to.
     free: the proposal is there already. stops: it may stop before so many tokens, and what it would
-    do is foreseen. lasting: of the
-    seconds those from which later steps profit, since what a draft model has read stays read.
-    hope: what it would be worth were it always right, and asked for long."""
+    do is foreseen. lasting: of the seconds those from which later steps profit, since what a draft
+    model has read stays read. hope: what it would be worth were it always right, and asked for
+    long."""
 
     arm: str
     tokens: int
