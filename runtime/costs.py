@@ -1,9 +1,9 @@
 """What a step costs here: seconds by rows of the target, and by tokens of each drafter.
 
-Learned from the steps themselves, or started from a profile of the device. A machine's speed goes
-up and down as a whole (heat, other programs), so the seconds of one row and the shape of the curve
-over the rows are kept apart: a slow minute changes the first and leaves the second. Log seconds of
-a step are one Gaussian state, a Kalman filter: a step of 5 rows tells much of 6 and less of 16.
+Learned from the steps themselves, or started from a profile of the device. Log seconds by rows are
+one Gaussian state, a Kalman filter: a step of 5 rows tells much of 6 and less of 16. A machine's
+speed goes up and down as a whole (heat, other programs), which moves all of them alike; the shape
+of the curve over the rows changes little.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,7 @@ MEASURED = 0.3  # what is left of doubt (a share of its deviations) where a prof
 OUTLIER = 0.3  # log seconds: more surprise than this is taken as this
 LEAST_GAIN = 0.05  # of a draft's cost, in its running mean
 READ_SHARE = 0.25  # reading a token in a block, over drafting one, where nothing is known
-SPEED = 0  # place of one row's log seconds in the state; the curve stands behind it
-_DRIFT = np.diag([DRIFT, 0.0, *[WANDER] * (MOST_ROWS - 1)])  # doubt that a step adds; v(1) stays 1
+ANY = 10.0**2  # variance of the machine's log speed, of which nothing is known
 
 
 def typical(rows: int) -> float:
@@ -50,16 +49,18 @@ class Costs:
 
     drafts: dict[str, DraftCost] = field(default_factory=dict)
     curve: Mapping[int, float] = field(default_factory=dict)  # rows -> v(rows), from a profile
-    _state: np.ndarray = field(init=False)  # (1 + MOST_ROWS,) log seconds of one row, log v(rows)
+    _state: np.ndarray = field(init=False)  # (1 + MOST_ROWS,) log seconds by rows; 0 rows: nothing
     _doubt: np.ndarray = field(init=False)  # its covariance
-    _seconds: list[float] = field(init=False)  # by rows; the first entry means nothing
+    _drift: np.ndarray = field(init=False)  # what a step adds to it
+    _seconds: list[float] = field(init=False)  # exp of the state
 
     def __post_init__(self) -> None:
         rows = range(1, MOST_ROWS + 1)
         known = [log(self.curve.get(r) or typical(r)) for r in rows]
         self._state = np.array([0.0, *known])
         self._doubt = _doubt([MEASURED if r in self.curve else 1.0 for r in rows])
-        self._seconds = self._read()
+        self._drift = _of_speed(DRIFT) + np.diag([0.0, 0.0, *[WANDER] * (MOST_ROWS - 1)])
+        self._seconds = np.exp(self._state).tolist()
 
     @property
     def plain(self) -> float:
@@ -91,17 +92,17 @@ class Costs:
         """A step of so many rows took so long, its draft left out."""
         if not (0 < rows <= MOST_ROWS and seconds > 0):
             return
-        state, doubt = self._state, self._doubt
-        toward = doubt[SPEED] + doubt[rows]  # what a step of so many rows says of all
-        total = float(toward[SPEED] + toward[rows]) + NOISE
-        surprise = log(seconds) - float(state[SPEED] + state[rows])
+        doubt = self._doubt
+        toward = doubt[rows]  # what a step of so many rows says of all
+        total = float(toward[rows]) + NOISE
+        surprise = log(seconds / self._seconds[rows])
         if total < 1:  # something is known already
             surprise = max(-OUTLIER, min(OUTLIER, surprise))
         gain = toward / total
-        state += gain * surprise
+        self._state += gain * surprise
         doubt -= toward[:, None] * gain
-        doubt += _DRIFT
-        self._seconds = self._read()
+        doubt += self._drift
+        self._seconds = np.exp(self._state).tolist()
 
     def observe_draft(self, name: str, tokens: int, unread: int, seconds: float) -> None:
         """A drafter proposed so many tokens in so long, after reading `unread`."""
@@ -121,10 +122,6 @@ class Costs:
             found = max(rows - cost.token * tokens, 0.1 * rows) / extra
             cost.read += 0.5 * (found - cost.read)
 
-    def _read(self) -> list[float]:
-        seconds: list[float] = np.exp(self._state + self._state[SPEED]).tolist()
-        return seconds
-
 
 def _doubt(left: Sequence[float]) -> np.ndarray:
     """What is not known before the first step, as a covariance (1 + n, 1 + n). left: (n,) the share
@@ -139,7 +136,13 @@ def _doubt(left: Sequence[float]) -> np.ndarray:
     near = np.exp(-2 * np.abs(np.log(rows[:, None] / rows)))
     curve = STEEPNESS * np.outer(steep, steep) + SECOND * np.outer(more, more)
     curve += (SMOOTH * near + ALONE * np.eye(rows.size)) * np.outer(more, more)
-    doubt = np.zeros((1 + rows.size, 1 + rows.size))
-    doubt[1:, 1:] = curve * np.outer(left, left)
-    doubt[SPEED, SPEED] = 100.0  # nothing is known of the speed
+    doubt = _of_speed(ANY)
+    doubt[1:, 1:] += curve * np.outer(left, left)
+    return doubt
+
+
+def _of_speed(variance: float) -> np.ndarray:
+    """The covariance (1 + MOST_ROWS, 1 + MOST_ROWS) of what makes steps of any rows slower alike."""
+    doubt = np.zeros((1 + MOST_ROWS, 1 + MOST_ROWS))
+    doubt[1:, 1:] = variance
     return doubt
