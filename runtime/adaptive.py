@@ -5,9 +5,8 @@ that cost time are asked only if they are expected to gain more. What a free dra
 compared with the text that came, whether it was verified or not: it needs no probes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -135,7 +134,7 @@ class Adaptive:
         if chosen.arm in found:
             return found[chosen.arm].first(chosen.tokens)
         if chosen.stops:
-            self._watch = Watch(self._certainty(chosen.arm), partial(self._floor, chosen.arm))
+            self._watch = Watch(self._certainty(chosen.arm), self._floor(chosen.arm))
             context = replace(context, go_on=self._watch)
         return costly[chosen.arm].propose(context, chosen.tokens, rng)
 
@@ -182,7 +181,7 @@ class Adaptive:
                 agreement, stopped = self._memory.habits.agreement(name), self._stopped_of(name)
                 chance = agreement.chance(step.certainty)
                 if name != self._chosen.arm:
-                    stopped.foresee(chance, self._floor(name, stopped.going + 1))
+                    stopped.foresee(chance, self._floor(name)(stopped.going + 1))
                 elif step.drafted:
                     stopped.show(chance, step.accepted > 0)
                     agreement.observe((step.certainty,), min(step.accepted, 1))
@@ -258,13 +257,18 @@ class Adaptive:
             return stopped.drafted, stopped.emitted
         return stopped.doubted(CAUTION * min(1.0, reading / (RISKY * self._memory.costs.plain)))
 
-    def _floor(self, name: str, n: int) -> float:
-        """The chance that all of n tokens are right at which another one costs what it gains."""
-        costs = self._memory.costs
-        rows = costs.by_rows
-        worthwhile = self._pace * (costs.draft(name, 1) + rows[n + 2] - rows[n + 1])
-        floor = self._memory.policy.floor(worthwhile / max(self._rates(name, 1)[0], LIKELY))
-        assert floor is not None
+    def _floor(self, name: str) -> Callable[[int], float]:
+        """The chance that all of n tokens are right at which another one costs what it gains; by
+        n, in the step that is chosen now."""
+        costs, policy = self._memory.costs, self._memory.policy
+        rows, each = costs.by_rows, costs.draft(name, 1)
+        pace = self._pace / max(self._rates(name, 1)[0], LIKELY)
+
+        def floor(n: int) -> float:
+            least = policy.floor(pace * (each + rows[n + 2] - rows[n + 1]))
+            assert least is not None
+            return least
+
         return floor
 
     def _certainty(self, name: str) -> Certainty:
