@@ -44,12 +44,13 @@ class Memory:
 
 
 class _Part(NamedTuple):
-    """One of the drafters, see drafters/first.py."""
+    """One of the drafters, see drafters/first.py. stops: it takes time and stops by itself, where
+    the policy says when."""
 
     name: str
     drafter: Drafter
     free: bool
-    may_stop: bool
+    stops: bool
 
 
 @dataclass(slots=True)
@@ -110,7 +111,7 @@ class Adaptive:
         options = [Option("", 0, 1.0, costs.plain)]
         found: dict[str, Proposal] = {}
         costly: dict[str, Drafter] = {}
-        for name, part, free, may_stop in self._parts:
+        for name, part, free, by_itself in self._parts:
             if free:
                 proposal = part.propose(context, min(room, MOST), rng)
                 if proposal.size:
@@ -118,9 +119,11 @@ class Adaptive:
                     self._add_free(options, name, _kind(proposal), proposal.size)
             elif name not in self._silent:
                 missed = self._missed[name] = unread(part, context.tokens)
-                if not self._alike.in_vain(name):
-                    self._add_costly(options, name, missed, room, may_stop=may_stop)
                 costly[name] = part
+                if by_itself and not self._alike.in_vain(name):
+                    self._add_stopping(options, name, missed, room)
+                elif not by_itself:
+                    self._add_costly(options, name, missed, room)
         chosen, why = policy.choose(options, self._pace)
         self._chosen = chosen
         self.reason = self._say(options, why)
@@ -176,8 +179,8 @@ class Adaptive:
         was asked, what it is worth. Where a free draft was verified none of them is missed."""
         if self._chosen.arm and self._chosen.free:
             return
-        for name, _, _, may_stop in self._parts:
-            if may_stop and self._memory.policy.floor(1.0) is not None:
+        for name, _, _, by_itself in self._parts:
+            if by_itself and name not in self._silent:
                 agreement, stopped = self._memory.habits.agreement(name), self._stopped_of(name)
                 chance = agreement.chance(step.certainty)
                 if name != self._chosen.arm:
@@ -189,14 +192,15 @@ class Adaptive:
     def _begin(self, drafter: Drafter, context: Context) -> None:
         """What stays as it is in the whole text."""
         costs, habits, tokens = self._memory.costs, self._memory.habits, context.tokens
+        foresees = self._memory.policy.floor(1.0) is not None
         self._parts = [
-            _Part(name, part, is_free(part), stops(part) and not is_free(part))
+            _Part(name, part, is_free(part), foresees and stops(part) and not is_free(part))
             for name, part in zip(self._names, parts(drafter), strict=True)
         ]
-        may_stop = [(part.name, part.drafter) for part in self._parts if part.may_stop]
-        if may_stop:
+        stopping = [(part.name, part.drafter) for part in self._parts if part.stops]
+        if stopping:
             self._alike.begin(habits.past, tokens)
-        for name, part in may_stop:
+        for name, part in stopping:
             habits.agreement(name).forget()
             self._alike.judge(name, unread(part, tokens), costs, habits.stopped(name))
 
@@ -219,35 +223,38 @@ class Adaptive:
             n, emits = best
             options.append(Option(name, n, emits, rows[n + 1]))
 
-    def _add_costly(
-        self, options: list[Option], name: str, unread: int, room: int, *, may_stop: bool
-    ) -> None:
-        """Drafts of a drafter that takes time: one for each number of tokens, or one that stops by
-        itself."""
+    def _add_costly(self, options: list[Option], name: str, missed: int, room: int) -> None:
+        """Drafts of a drafter that takes time, one for each number of tokens."""
+        costs = self._memory.costs
+        rows, each, reading = costs.by_rows, costs.draft(name, 1), costs.draft(name, 0, missed)
+        emits = chance = 1.0
+        for n, rate in enumerate(self._rates(name, min(room, DEEPEST)), start=1):
+            chance *= rate
+            emits += chance
+            seconds = rows[n + 1] + n * each
+            lasting = self._lasting(name, missed, room, emits, reading)
+            hope = n + 1 - self._pace * seconds
+            options.append(Option(name, n, emits, seconds + reading, False, False, lasting, hope))
+
+    def _add_stopping(self, options: list[Option], name: str, missed: int, room: int) -> None:
+        """A draft of one that stops by itself."""
         costs, most = self._memory.costs, min(room, DEEPEST)
-        rows, each, reading = costs.by_rows, costs.draft(name, 1), costs.draft(name, 0, unread)
-        by_itself = most > 0 and may_stop and self._memory.policy.floor(1.0) is not None
-        drafts: list[tuple[int, float, float]] = []  # tokens; what a step emits and takes
-        if by_itself:
+        if most:
+            reading = costs.draft(name, 0, missed)
             usual, emits = self._expected(name, reading)
             drafted = min(usual, most)
-            emitted = min(1 + (emits - 1) * drafted / usual, most + 1)
-            drafts.append((most, emitted, costs.drafting(name, drafted)))
-        else:
-            emits = chance = 1.0
-            for n, rate in enumerate(self._rates(name, most), start=1):
-                chance *= rate
-                emits += chance
-                drafts.append((n, emits, rows[n + 1] + n * each))
-        stays, pace = self._stays, self._pace
-        pays = self._alike.pays(name) and not stays.asked(name)  # reading, in the whole text
-        hold = HOLD * costs.draft(name, 0, 2) if stays.goes_on(name) else 0.0
-        for n, emits, seconds in drafts:
-            shared = 0.0 if pays else 1 / stays.steps(name, unread, room, emits)
-            lasting = reading * (1 - shared) + hold
-            hope = n + 1 - pace * (rows[n + 1] + n * each)
-            option = Option(name, n, emits, seconds + reading, False, by_itself, lasting, hope)
-            options.append(option)
+            emits = min(1 + (emits - 1) * drafted / usual, most + 1)
+            seconds = costs.drafting(name, drafted) + reading
+            lasting = self._lasting(name, missed, room, emits, reading)
+            options.append(Option(name, most, emits, seconds, False, True, lasting))
+
+    def _lasting(self, name: str, missed: int, room: int, emits: float, reading: float) -> float:
+        """Of the seconds of a draft model's step those from which later ones profit."""
+        stays = self._stays
+        hold = HOLD * self._memory.costs.draft(name, 0, 2) if stays.goes_on(name) else 0.0
+        if self._alike.pays(name) and not stays.asked(name):  # the reading, in the whole text
+            return reading + hold
+        return reading * (1 - 1 / stays.steps(name, missed, room, emits)) + hold
 
     def _expected(self, name: str, reading: float) -> tuple[float, float]:
         """Tokens of a draft that stops by itself, and of its step; where a long prompt has to be
