@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from specrt.runtime.costs import MOST_ROWS, Costs
 from specrt.runtime.profile import Profile, needed
 
 LEAST_STEPS = 8  # of so many rows, for a cost that is worth showing
@@ -23,11 +22,11 @@ def curve(profile: Profile | None, records: Sequence[Record]) -> dict[str, Any] 
     draft, the share of its tokens that must be right, None where none is enough. None if nothing
     is known of more than one row."""
     if profile:
-        v = dict(enumerate(profile.curve.v, start=1))
-        costs, drafters = profile.costs({}), [FREE, *(draft.name for draft in profile.drafts)]
-        return _told("profile", v, costs, drafters)
+        v, costs = dict(enumerate(profile.curve.v, start=1)), profile.costs({})
+        tokens = {name: draft.token for name, draft in costs.drafts.items()}
+        return _told("profile", v, costs.curve, {FREE: 0.0, **tokens})
     v = of_steps(records)
-    return _told("steps", v, Costs(curve=v), [FREE]) if len(v) > 1 and 1 in v else None
+    return _told("steps", v, v, {FREE: 0.0}) if len(v) > 1 and 1 in v else None
 
 
 def of_steps(records: Iterable[Record]) -> dict[int, float]:
@@ -36,8 +35,7 @@ def of_steps(records: Iterable[Record]) -> dict[int, float]:
     ms: dict[int, list[float]] = defaultdict(list)
     for record in records:
         for rows, seen in record.get("rows", {}).items():
-            if int(rows) <= MOST_ROWS:
-                ms[int(rows)] += [seen["target_ms"]] * seen["steps"]
+            ms[int(rows)] += [seen["target_ms"]] * seen["steps"]
     known = {
         rows: float(np.median(ms[rows])) for rows in sorted(ms) if len(ms[rows]) >= LEAST_STEPS
     }
@@ -45,14 +43,15 @@ def of_steps(records: Iterable[Record]) -> dict[int, float]:
 
 
 def _told(
-    source: str, v: Mapping[int, float], costs: Costs, drafters: Sequence[str]
+    source: str, v: Mapping[int, float], steps: Mapping[int, float], tokens: Mapping[str, float]
 ) -> dict[str, Any]:
+    """steps: by rows, with the loop around; tokens: of each drafter. Both in steps of one row."""
     budgets = [rows - 1 for rows in v if rows > 1]
     return {
         "source": source,
         "v": {str(rows): value for rows, value in v.items()},
         "needed": {
-            name: {str(budget): needed(costs, name, budget) for budget in budgets}
-            for name in drafters
+            name: {str(n): needed(steps[n + 1] + n * token, n) for n in budgets}
+            for name, token in tokens.items()
         },
     }

@@ -10,8 +10,9 @@ from functools import partial
 
 from specrt.runtime.alike import Past
 from specrt.runtime.confidence import SLOWLY, Certainty, Stopped
+from specrt.runtime.costs import MOST_ROWS
 
-MOST = 16  # levels kept
+MOST = MOST_ROWS - 1  # levels kept
 FADE = 0.95  # of the counts at a level, at each new one: about the last 20 count
 TRUST = 4.0  # counts that what is known beforehand is worth, at each level
 PRIORS = {

@@ -12,7 +12,7 @@ from math import log
 
 import numpy as np
 
-MOST_ROWS = 33  # of a step whose cost is kept: the root and 32 drafted tokens
+MOST_ROWS = 17  # of a step that a controller chooses: the root and 16 drafted tokens
 NOISE, DRIFT, WANDER = 0.08**2, 0.02**2, 0.001**2  # variances of log seconds: of a step, and of the
 # machine's speed and the curve's shape from a step to the next
 STEEPNESS, SECOND, SMOOTH, ALONE = 0.5**2, 0.1**2, 0.05**2, 0.03**2  # of the curve, see `_doubt`
@@ -142,7 +142,7 @@ def _doubt(left: Sequence[float]) -> np.ndarray:
 
 
 def _of_speed(variance: float) -> np.ndarray:
-    """The covariance (1 + MOST_ROWS, 1 + MOST_ROWS) of what makes steps of any rows slower alike."""
+    """The covariance (1 + MOST_ROWS,) * 2 of what makes steps of any rows slower alike."""
     doubt = np.zeros((1 + MOST_ROWS, 1 + MOST_ROWS))
     doubt[1:, 1:] = variance
     return doubt

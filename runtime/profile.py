@@ -184,15 +184,15 @@ def named(text: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", text).strip("-.")[:60] or "unknown"
 
 
-def needed(costs: Costs, name: str, budget: int) -> float | None:
-    """How often each token of a draft of `budget` must be right for the step to be as fast as plain
-    decoding; None where even a draft that is always right is slower.
+def needed(cost: float, budget: int) -> float | None:
+    """How often each token of a draft of `budget` must be right for its step to be as fast as plain
+    decoding; None where even a draft that is always right is slower. cost: of the step with its
+    draft, in steps of one row.
 
-    >>> needed(Costs(curve={2: 1.25}), "ngram", 1)
+    >>> needed(1.25, 1)
     0.25
     """
-    most = costs.by_rows[budget + 1] + costs.draft(name, budget)
-    wins = most / costs.plain - 1  # tokens that have to be accepted
+    wins = cost - 1  # tokens that have to be accepted
     if wins > budget:
         return None
     chance = np.linspace(0.0, 1.0, 1001)

@@ -15,7 +15,6 @@ import numpy as np
 
 from specrt.runtime.bundle import Manifest, ModelInfo, read_manifest
 from specrt.runtime.controller import Fixed
-from specrt.runtime.costs import MOST_ROWS
 from specrt.runtime.decode import Request, decode
 from specrt.runtime.drafters.draft import DraftModel
 from specrt.runtime.drafters.none import Plain
@@ -43,7 +42,7 @@ class Plan:
     its share; for drafts a tenth. ones: turns of one row in a round. steps: of plain decoding, for
     what the loop takes."""
 
-    rows: tuple[int, ...] = tuple(range(1, MOST_ROWS + 1))
+    rows: tuple[int, ...] = tuple(range(1, 34))
     contexts: tuple[int, ...] = (64, 512, 2048)
     threads: tuple[int, ...] = (0,)
     rounds: tuple[int, int] = (5, 15)

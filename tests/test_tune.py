@@ -12,7 +12,7 @@ import pytest
 
 from specrt.runtime import profile
 from specrt.runtime.api import MEASURING, load
-from specrt.runtime.costs import Costs, DraftCost
+from specrt.runtime.costs import DraftCost
 from specrt.runtime.profile import Curve, Drafting, Profile, needed
 from specrt.runtime.providers import physical_cores
 from specrt.runtime.tuning import Plan, quiet, rising, rounds, tune
@@ -185,19 +185,18 @@ def test_more_rows_never_take_less_time() -> None:
     assert rising([1.0, 3.0, 2.0, 4.0]).tolist() == [1.0, 2.5, 2.5, 4.0]
 
 
-@pytest.mark.parametrize("name", ["ngram", "draft"])
-@pytest.mark.parametrize("budget", [1, 2, 4, 8])
-def test_a_draft_that_is_right_as_often_as_needed_just_pays(name: str, budget: int) -> None:
-    costs = Costs({"draft": DraftCost(0.2, 0.05)}, {k: 1 + 0.06 * k for k in range(2, 34)})
-    share = needed(costs, name, budget)
+@pytest.mark.parametrize("token", [0.0, 0.2])
+@pytest.mark.parametrize("budget", [1, 2, 4, 8, 32])
+def test_a_draft_that_is_right_as_often_as_needed_just_pays(token: float, budget: int) -> None:
+    cost = 1.06 + (0.06 + token) * budget
+    share = needed(cost, budget)
     assert share is not None
     emits = 1 + float(np.sum(share ** np.arange(1, budget + 1)))
-    seconds = costs.by_rows[budget + 1] + costs.draft(name, budget)
-    assert emits / seconds == pytest.approx(1 / costs.plain, rel=0.01)
+    assert emits / cost == pytest.approx(1, rel=0.01)
 
 
 def test_where_a_perfect_draft_loses_none_is_needed() -> None:
-    assert needed(Costs({"draft": DraftCost(2.0, 0.1)}), "draft", 4) is None
+    assert needed(1.3 + 4 * 2.0, 4) is None
 
 
 def test_the_command_writes_a_profile_and_prints_what_must_be_right(bundle: Path, specrt_run):

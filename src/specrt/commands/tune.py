@@ -78,8 +78,9 @@ def describe(profile: Any) -> Iterator[str]:
     yield "a draft of so many tokens pays if each is right more often than"
     yield line("tokens", "".join(f"{budget:>7}" for budget in _BUDGETS))
     costs = profile.costs({})
-    for name in ("ngram", *(draft.name for draft in profile.drafts)):
-        shares = (needed(costs, name, budget) for budget in _BUDGETS)
+    v, tokens = costs.curve, {name: draft.token for name, draft in costs.drafts.items()}
+    for name, token in {"ngram": 0.0, **tokens}.items():
+        shares = (needed(v[budget + 1] + budget * token, budget) for budget in _BUDGETS)
         yield line(name, "".join(f"{_share(share):>7}" for share in shares))
 
 
