@@ -156,6 +156,7 @@ def run(
             source=proposal.source,
             certainty=text.certainty(written),
             reason=controller.reason,
+            finish="stop" if written + accepted + 1 >= text.size < text.most else None,
         )
         controller.observe(step)
         steps.append(step)

@@ -11,6 +11,7 @@ from functools import partial
 from specrt.runtime.alike import Past
 from specrt.runtime.confidence import SLOWLY, Certainty, Stopped
 from specrt.runtime.costs import MOST_ROWS
+from specrt.runtime.staying import Ends
 
 MOST = MOST_ROWS - 1  # levels kept
 FADE = 0.95  # of the counts at a level, at each new one: about the last 20 count
@@ -85,6 +86,7 @@ class Habits:
         self._agreements = defaultdict[str, Certainty](Certainty)
         self._stopped = defaultdict[str, Stopped](partial(Stopped, fade=SLOWLY))
         self.past = Past()
+        self.ends = Ends()
 
     def of(self, kind: str) -> Acceptance:
         if kind not in self._kinds:

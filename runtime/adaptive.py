@@ -167,6 +167,7 @@ class Adaptive:
             expected += costs.draft(chosen.arm, step.drafted, min(self._missed[chosen.arm], SUNK))
         free, asked = bool(chosen.arm) and chosen.free, not chosen.free
         self._stays.wrote(len(step.emitted), free=free)
+        memory.habits.ends.wrote(len(step.emitted), ended=step.finish == "stop")
         self._alike.wrote(len(step.emitted), expected / costs.plain, free=free, asked=asked)
         self._emitted = RECENT * self._emitted + len(step.emitted)
         self._cost = RECENT * self._cost + expected / costs.plain
@@ -254,7 +255,8 @@ class Adaptive:
         hold = HOLD * self._memory.costs.draft(name, 0, 2) if stays.goes_on(name) else 0.0
         if self._alike.pays(name) and not stays.asked(name):  # the reading, in the whole text
             return reading + hold
-        return reading * (1 - 1 / stays.steps(name, missed, room, emits)) + hold
+        left = self._memory.habits.ends.left(room)
+        return reading * (1 - 1 / stays.steps(name, missed, left, emits)) + hold
 
     def _expected(self, name: str, reading: float) -> tuple[float, float]:
         """Tokens of a draft that stops by itself, and of its step; where a long prompt has to be
