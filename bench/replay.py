@@ -47,7 +47,7 @@ class Recorded:
 
     def to_json(self) -> str:
         offers = {
-            name: [offer and list(offer) for offer in each]
+            name: [offer and [*offer[:3], _rounded(offer.sure)] for offer in each]
             for name, each in self.text.offers.items()
         }
         text = self.text
@@ -57,10 +57,14 @@ class Recorded:
                 **record,
                 "most": text.most,
                 "written": [*text.written],
-                "sure": [round(sure, 3) for sure in text.sure],
+                "sure": _rounded(text.sure),
                 "offers": offers,
             }
         )
+
+
+def _rounded(sure: Sequence[float]) -> list[float]:
+    return [round(one, 3) for one in sure]
 
 
 def offers_of(

@@ -15,7 +15,7 @@ from math import sqrt
 EDGES = (0.3, 0.5, 0.7, 0.85, 0.95, 0.99)  # of what is counted together
 BELIEVED = (0.25, 0.42, 0.62, 0.8, 0.92, 0.97, 0.99)  # right, where nothing was counted
 TRUST = 10.0  # counts that this is worth
-FADE, SLOWLY = 0.95, 0.995  # of the past, within a text and over all
+FADE, SLOWLY = 0.9, 0.995  # of the past, within a text and over all
 FORGOTTEN = 0.05  # of what was counted, with each text, so that no draft model is given up for good
 DEEPEST = 8  # tokens asked of a drafter that costs time
 DRAFTED, EMITTED = 2.5, 2.8  # tokens of a step, where nothing is known; a 0.5B for its 1.5B emits
