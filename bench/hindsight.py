@@ -9,9 +9,10 @@ briefly.
 
 Seconds are those of a run's steps: a draft model's reading of the prompt counts, the target's does
 not. Where others use the machine too, neighbouring runs differ by how much these take. So what each
-step did is also priced, in steps of one row, by the median of all that was measured: the curve
-v(rows), and what a draft model takes to draft and to read. Intervals are of 95 %, by bootstrap over
-prompts.
+step did is also priced, in steps of one row, by the median of what was measured before the prompts
+of its kind of work: the curve v(rows), and what a draft model takes to draft and to read. Not by
+that of all, since a machine's memory may be fast for minutes and then slow. Intervals are of 95 %,
+by bootstrap over prompts.
 
 The simulator is told that median, and gets a copy of the controller as it was when the run began,
 with all that it had learned. How far it is off is told of the steps, priced alike, and of the
@@ -120,8 +121,13 @@ def measure(
                 yield _Raw(one, label, result.trace.steps, controller, device)
 
 
-def usual_device(raws: Sequence[_Raw]) -> Device:
-    """The median of all that was measured, in steps of one row."""
+def usual_devices(raws: Sequence[_Raw]) -> dict[str, Device]:
+    """By kind of work: the median of what was measured, in steps of one row."""
+    kinds = dict.fromkeys(raw.text.kind for raw in raws)
+    return {kind: _usual([raw for raw in raws if raw.text.kind == kind]) for kind in kinds}
+
+
+def _usual(raws: Sequence[_Raw]) -> Device:
     curve = np.median([raw.device.curve for raw in raws], axis=0).tolist()
     drafts = {
         name: tuple(
@@ -134,10 +140,11 @@ def usual_device(raws: Sequence[_Raw]) -> Device:
     return Device(1.0, curve, drafts)
 
 
-def priced(raws: Sequence[_Raw], usual: Device) -> list[Run]:
-    """The runs with their steps priced by the usual device."""
+def priced(raws: Sequence[_Raw], devices: Mapping[str, Device]) -> list[Run]:
+    """The runs with their steps priced by the usual device of their kind."""
     runs = []
     for raw in raws:
+        usual = devices[raw.text.kind]
         target = sum(usual.step(step.drafted + 1) for step in raw.steps)
         one = sum(step.seconds[1] + step.seconds[2] for step in raw.steps) / target
         seconds, tokens = (
@@ -287,13 +294,18 @@ def main() -> int:
         for raw in measure(model, texts, options.tokens, options.best, options.rounds):
             raws.append(raw)
             print(f"\r{len(raws)} runs", end="", file=sys.stderr)
-    usual = usual_device(raws)
-    runs = priced(raws, usual)
+    devices = usual_devices(raws)
+    runs = priced(raws, devices)
     lines = list(report(runs))
     print("\n".join(["", *lines]))
     if options.json:
-        document = {"environment": environment(), "argv": sys.argv, "device": asdict(usual)}
-        options.json.write_text(json.dumps({**document, "runs": [*map(asdict, runs)]}))
+        document = {
+            "environment": environment(),
+            "argv": sys.argv,
+            "devices": {kind: asdict(device) for kind, device in devices.items()},
+            "runs": [asdict(one) for one in runs],
+        }
+        options.json.write_text(json.dumps(document))
     return int(any(line.endswith("too slow") for line in lines))
 
 

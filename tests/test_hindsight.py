@@ -19,7 +19,7 @@ from specrt.bench.hindsight import (
     priced,
     ratio,
     report,
-    usual_device,
+    usual_devices,
 )
 from specrt.bench.replay import Recorded
 from specrt.bench.simulator import Device, draft_text, joined, lookup_text, memory, straight
@@ -88,7 +88,7 @@ def model(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> specrt.Model:
 
 def test_every_setting_is_run_for_real_and_priced_by_rows(model: specrt.Model) -> None:
     raws = list(measure(model, [recorded("chat", (0.9, 0.1), 24)], 24, best=2, rounds=2))
-    runs = priced(raws, usual_device(raws))
+    runs = priced(raws, usual_devices(raws))
     assert {one.setting for one in runs} >= {PLAIN, AUTO}
     assert len(runs) == 8
     for one, raw in zip(runs, raws, strict=True):
@@ -117,7 +117,7 @@ def test_no_run_finds_the_prompt_in_a_draft_models_cache(
 
 def test_what_the_bundle_no_longer_writes_is_recorded_anew(model: specrt.Model) -> None:
     raws = list(measure(model, [recorded("chat", (0.9, 0.1), 24)], 24, best=1, rounds=1))
-    for one in priced(raws, usual_device(raws)):
+    for one in priced(raws, usual_devices(raws)):
         if one.setting != AUTO:  # a fixed setting takes the same steps in the simulator
             assert one.steps == one.simulated
 
@@ -135,7 +135,7 @@ def test_the_simulator_says_what_a_run_takes_that_it_knows_all_of(setting: str) 
     before = deepcopy(controller)
     steps = simulate(one.text, DEVICE, controller, names)
     raws = [hindsight._Raw(one, setting, steps, before, DEVICE)]
-    (found,) = priced(raws, usual_device(raws))
+    (found,) = priced(raws, usual_devices(raws))
     assert found.steps == found.simulated
     assert found.predicted == pytest.approx(found.spent)
 
@@ -151,6 +151,18 @@ def test_a_draft_model_is_priced_by_its_tokens_and_by_what_it_had_to_read() -> N
     # places 64, 65, 70, 72, 74; known to it before: 0, 0, 68, 71, 71
     token, read = 0.007 / 0.02, 0.0001 / 0.02
     rows = sum(DEVICE.step(n + 1) for n in (0, 4, 4, 2, 1)) / 0.02
-    assert priced([raw], usual_device([raw]))[0].priced == pytest.approx(
+    assert priced([raw], usual_devices([raw]))[0].priced == pytest.approx(
         rows + 9 * token + (64 + 1 + 2) * read
     )
+
+
+def test_each_kind_is_priced_by_what_was_measured_beside_it() -> None:
+    """A machine's memory may be fast in one kind and slow in the next."""
+    steps = [Step((0, 1, 2), 3, 2, 3, (0.0, 0.02, 0.0), "ngram")]
+    raws = [
+        hindsight._Raw(recorded(kind, (0.5, 0.5)), AUTO, steps, Fixed(0), Device(0.02, curve, {}))
+        for kind, curve in (("chat", [1.0, 1.1, 1.2, 1.3]), ("code", [1.0, 2.0, 3.0, 4.0]))
+        for _ in range(2)
+    ]
+    prices = [one.priced for one in priced(raws, usual_devices(raws))]
+    assert prices == pytest.approx([1.3, 1.3, 4.0, 4.0])
