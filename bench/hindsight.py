@@ -91,7 +91,7 @@ def candidates(texts: Sequence[Recorded], device: Device, most: int) -> dict[str
                 step
                 for one in texts
                 if one.kind == kind
-                for step in run(one.text, device, controller(), drafters)
+                for step in run(one.text, device, controller(one.text.ids), drafters)
             ]
             paces[label] = speed(steps)
         ranked = sorted(paces, key=lambda label: -paces[label])
@@ -114,7 +114,8 @@ def measure(
                 how = _how(label)
                 for part in parts(model._drafter(how["drafter"])):
                     part.propose(OTHER, 1, np.random.default_rng(0))
-                controller = deepcopy(model._controller(how["drafter"], how.get("budget"), None))
+                controller = model._controller(how["drafter"], how.get("budget"), None, ids)
+                controller = deepcopy(controller)
                 result = model.generate(ids, max_tokens=tokens, temperature=0, **how)
                 if result.tokens != tuple(one.text.written):
                     one = replace(one, text=offered(model, ids, tokens))

@@ -151,7 +151,7 @@ def compare(
         steps: dict[str, list[Any]] = {}
         for seed, one in enumerate(texts):
             steps.setdefault(one.kind, []).extend(
-                run(one.text, device, controller(), drafters, seed)
+                run(one.text, device, controller(one.text.ids), drafters, seed)
             )
         for kind, those in steps.items():
             found.setdefault(kind, {})[label] = speed(those)
@@ -220,7 +220,7 @@ def choices(texts: Sequence[Recorded], device: Device, policy: str) -> list[list
     names, seconds = tuple(texts[0].text.offers), list[list[float]]()
     drafters, controller = settings(names, device, [policy], profiled=True)[policy]
     for one in texts:
-        timed = Timed(controller())
+        timed = Timed(controller(one.text.ids))
         run(one.text, device, timed, drafters)
         seconds.append(timed.seconds)
     return seconds

@@ -33,6 +33,9 @@ BUDGETS = (0, 1, 2, 3, 4, 6, 8, 12)  # of the fixed controllers that are tried i
 OVERHEAD = 50e-6  # seconds of finding an n-gram
 
 
+Controllers = Callable[[Sequence[int]], Controller]  # a prompt's tokens -> what chooses for it
+
+
 class Offer(NamedTuple):
     """What a drafter would propose at a place: so many tokens at most, so many of the first ones
     right. sure: how certain a draft model is of each."""
@@ -225,21 +228,25 @@ def memory(device: Device, policy: str = "cost", *, profiled: bool = False) -> M
 
 def settings(
     names: Sequence[str], device: Device, policies: Sequence[str], *, profiled: bool = False
-) -> dict[str, tuple[Sequence[str], Callable[[], Controller]]]:
+) -> dict[str, tuple[Sequence[str], Controllers]]:
     """What is compared: under "plain", under each combination of drafters with a fixed budget
     ("draft 4", "ngram+draft 8"), and under each policy, the drafters and what makes a controller.
     A policy's memory lasts from text to text. Of a draft model a recorded text knows DEEPEST
     tokens, so that no budget is more where there is one."""
-    every, found = tuple(names), dict[str, tuple[Sequence[str], Callable[[], Controller]]]()
+    every, found = tuple(names), dict[str, tuple[Sequence[str], Controllers]]()
     for combined in dict.fromkeys([*((name,) for name in every), every]):
         costly = any(name in device.drafts for name in combined)
         for budget in (size for size in BUDGETS if size <= DEEPEST or not costly):
             label = f"{'+'.join(combined)} {budget}" if budget else "plain"
-            found[label] = combined, partial(Fixed, budget)
+            found[label] = combined, partial(_fixed, budget)
     for policy in policies:
         held = memory(device, policy, profiled=profiled)
         found[policy] = every, partial(Adaptive, every, held)
     return found
+
+
+def _fixed(budget: int, prompt: Sequence[int]) -> Controller:
+    return Fixed(budget)
 
 
 def compare(
@@ -253,7 +260,7 @@ def compare(
             [
                 step
                 for i, text in enumerate(texts)
-                for step in run(text, device, controller(), names, seed + i)
+                for step in run(text, device, controller(text.ids), names, seed + i)
             ]
         )
     best = max(pace for label, pace in found.items() if label not in policies)

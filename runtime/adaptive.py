@@ -71,14 +71,15 @@ class _Offer:
 
 
 class Adaptive:
-    """For one text. names: of the drafters, in order, as memory knows them."""
+    """For one text. names: of the drafters, in order, as memory knows them. prompt: its tokens,
+    which earlier texts may resemble."""
 
-    def __init__(self, names: Sequence[str], memory: Memory) -> None:
+    def __init__(self, names: Sequence[str], memory: Memory, prompt: Sequence[int] = ()) -> None:
         self._names, self._memory = tuple(names), memory
         self._kinds: dict[str, Acceptance] = {}
         self._offers: dict[str, _Offer] = {}
         self._stays = Stays()
-        self._alike = Alike()
+        self._alike = Alike(memory.habits.past, prompt)
         self._stopped: dict[str, Stopped] = {}
         self._watch = Watch(Certainty(), float)
         self._silent: set[str] = set()  # asked, and had nothing
@@ -200,7 +201,7 @@ class Adaptive:
         ]
         stopping = [(part.name, part.drafter) for part in self._parts if part.stops]
         if stopping:
-            self._alike.begin(habits.past, tokens)
+            self._alike.begin()
         for name, part in stopping:
             habits.agreement(name).forget()
             self._alike.judge(name, unread(part, tokens), costs, habits.stopped(name))

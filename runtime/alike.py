@@ -63,22 +63,23 @@ class Past:
         self._told: list[Told] = []
         self._begun = 0
 
-    def begin(self, prompt: Sequence[int]) -> tuple[Told, list[Kin]]:
-        """A new text, whose `Told` is its controller's to write, and those that resemble it."""
-        new, old = bins(prompt), self._bins[: len(self._told)]
-        kin = [
+    def like(self, new: np.ndarray) -> list[Kin]:
+        """Those that resemble a new one, whose prompt has such bins."""
+        counts = weights(new, self._bins[: len(self._told)], self._counts).tolist()
+        return [
             Kin(weight, told)
-            for weight, told in zip(
-                weights(new, old, self._counts).tolist(), self._told, strict=True
-            )
+            for weight, told in zip(counts, self._told, strict=True)
             if weight > FAINT
         ]
+
+    def begin(self, new: np.ndarray) -> Told:
+        """A new text, whose `Told` is its controller's to write."""
         own, place = Told(), self._begun % KEPT
         self._told[place : place + 1] = [own]
         self._counts += new - self._bins[place]
         self._bins[place] = new
         self._begun += 1
-        return own, kin
+        return own
 
 
 def bins(prompt: Sequence[int]) -> np.ndarray:
@@ -104,16 +105,17 @@ def weights(new: np.ndarray, old: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 class Alike:
-    """For one text."""
+    """For one text. Prompts are compared as it is made: before the first step, not in it."""
 
-    def __init__(self) -> None:
-        self._told, self._kin = Told(), list[Kin]()
+    def __init__(self, past: Past, prompt: Sequence[int]) -> None:
+        self._past, self._bins = past, bins(prompt)
+        self._kin, self._told = past.like(self._bins), Told()
         self._pays: dict[str, bool | None] = {}  # None: these texts do not say
         self._longest = 0
 
-    def begin(self, past: Past, prompt: Sequence[int]) -> None:
-        """Before the first step."""
-        self._told, self._kin = past.begin(prompt)
+    def begin(self) -> None:
+        """From here on it is one of the past ones."""
+        self._told = self._past.begin(self._bins)
 
     def wrote(self, tokens: int, cost: float, *, free: bool, asked: bool) -> None:
         """A step emitted so many for so many steps of one row; free, asked: whose its draft was."""

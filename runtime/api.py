@@ -184,7 +184,7 @@ class Model:
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         text = TextStream(self.tokenizer, stops)
         stream = Stream(
-            self._held, request, text, drafts, self._controller(name, budget, policy), name
+            self._held, request, text, drafts, self._controller(name, budget, policy, ids), name
         )
         self._take_turn(stream)
         return stream
@@ -219,7 +219,9 @@ class Model:
         )
         return tuple(encode(self.tokenizer, rendered, add_bos=False))
 
-    def _controller(self, name: str, budget: int | None, policy: str | None) -> Controller:
+    def _controller(
+        self, name: str, budget: int | None, policy: str | None, prompt: Sequence[int]
+    ) -> Controller:
         """What chooses the drafts of a text."""
         if budget is not None and policy is not None:
             raise RequestError(f"give a budget ({budget}) or a policy ({policy}), not both")
@@ -233,9 +235,8 @@ class Model:
             return Fixed(AUTO_BUDGET if budget is None else budget)
         if policy not in self._policies:
             self._policies[policy] = policies.named(policy)
-        return Adaptive(
-            self._parts(name), Memory(self._costs, self._habits, self._policies[policy])
-        )
+        memory = Memory(self._costs, self._habits, self._policies[policy])
+        return Adaptive(self._parts(name), memory, prompt)
 
     def _tune(self, progress: Progress) -> None:
         """Measure this device in passing, where nothing is known of it, there is a choice, and what

@@ -15,6 +15,7 @@ from specrt.bench.simulator import (
     run,
     straight,
 )
+from specrt.runtime import alike
 from specrt.runtime.adaptive import IN_VAIN, Adaptive, Memory
 from specrt.runtime.alike import KEPT, Past, Told, bins, gain, weights
 
@@ -39,14 +40,14 @@ def text_of(prompt: tuple[int, ...], found: float, drafted: float, seed: int) ->
 
 def asked_at(text: Text, held: Memory) -> int | None:
     """The first step for which the draft model was asked."""
-    steps = run(text, DEVICE, Adaptive(NAMES, held), NAMES, 1)
+    steps = run(text, DEVICE, Adaptive(NAMES, held, text.ids), NAMES, 1)
     return next((i for i, step in enumerate(steps) if step.source == "draft"), None)
 
 
 def after(history: list[Text]) -> Memory:
     held = memory(DEVICE, profiled=True)
     for seed, text in enumerate(history):
-        run(text, DEVICE, Adaptive(NAMES, held), NAMES, seed)
+        run(text, DEVICE, Adaptive(NAMES, held, text.ids), NAMES, seed)
     return held
 
 
@@ -64,11 +65,14 @@ def test_what_all_prompts_have_is_no_resemblance() -> None:
 
 def test_only_the_latest_texts_are_kept() -> None:
     past = Past()
-    first, _ = past.begin(prompts(1, 1)[0])
+    first, other = (bins(prompt) for prompt in prompts(1, 2))
+    own = past.begin(first)
+    for prompt in prompts(3, 3):
+        past.begin(bins(prompt))
+    assert [one.told is own for one in past.like(other)] == [True]
     for prompt in prompts(2, KEPT):
-        past.begin(prompt)
-    _, kin = past.begin(prompts(1, 2)[1])
-    assert all(one.told is not first for one in kin)
+        past.begin(bins(prompt))
+    assert not past.like(other)
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 10_000])
@@ -107,8 +111,15 @@ def test_where_ngrams_did_as_well_it_is_not_asked() -> None:
     alone = [text_of(prompt, 0.9, 0.6, i) for i, prompt in enumerate(prompts(1, 5))]
     held = after([*others(4), *alone[:4]])
     assert asked_at(alone[4], held) is None
-    steps = run(alone[4], DEVICE, Adaptive(NAMES, held), NAMES)
+    steps = run(alone[4], DEVICE, Adaptive(NAMES, held, alone[4].ids), NAMES)
     assert any(step.reason == f"plain: nothing to draft; {IN_VAIN}" for step in steps)
+
+
+def test_prompts_are_compared_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    paid = [text_of(prompt, 0.0, 0.95, i) for i, prompt in enumerate(prompts(1, 5))]
+    controller = Adaptive(NAMES, after([*others(4), *paid[:4]]), paid[4].ids)
+    monkeypatch.setattr(alike, "weights", None)
+    assert run(paid[4], DEVICE, controller, NAMES, 1)[0].source == "draft"
 
 
 def test_a_prompt_that_resembles_none_is_judged_as_if_there_were_no_others() -> None:
@@ -119,5 +130,5 @@ def test_a_prompt_that_resembles_none_is_judged_as_if_there_were_no_others() -> 
         held = after([*others(4), *paid])
         if forget:
             held.habits.past = Past()
-        steps.append(run(new, DEVICE, Adaptive(NAMES, held), NAMES, 1))
+        steps.append(run(new, DEVICE, Adaptive(NAMES, held, new.ids), NAMES, 1))
     assert steps[0] == steps[1]

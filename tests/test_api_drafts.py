@@ -9,6 +9,7 @@ import pytest
 from variants import LLAMA, TABLES, VOCAB, Tensors, noisy, padded, variant
 
 from specrt.export.build import export
+from specrt.runtime.alike import bins
 from specrt.runtime.api import Model, load
 from specrt.runtime.errors import RequestError
 from specrt.runtime.stream import Result
@@ -176,3 +177,14 @@ def test_a_draft_that_is_often_wrong_changes_no_text(
     assert (result.tokens, result.text) == (plain.tokens, plain.text)
     figures = result.trace.summary()
     assert 0 < figures["accepted"] < figures["drafted"]
+
+
+# What is learned from text to text
+
+
+def test_a_text_is_remembered_by_its_prompt(plain: Model) -> None:
+    begun = plain._habits.past._begun
+    plain.generate(PROMPT, drafter="auto", max_tokens=8, temperature=0)
+    plain.generate(PROMPT[:9], drafter="ngram", max_tokens=8, temperature=0)
+    assert plain._habits.past._begun == begun + 1
+    assert np.array_equal(plain._habits.past._bins[begun], bins(PROMPT))

@@ -110,7 +110,7 @@ def test_no_run_finds_the_prompt_in_a_draft_models_cache(
             return Fixed.draft(self, drafter, context, room, rng)
 
     monkeypatch.setattr(hindsight, "candidates", lambda *_: {"chat": ("ngram+draft 4",)})
-    monkeypatch.setattr(model, "_controller", lambda name, budget, policy: Notes(4))
+    monkeypatch.setattr(model, "_controller", lambda *_: Notes(4))
     list(measure(model, [recorded("chat", (0.9, 0.1), 24)], 24, best=1, rounds=2))
     assert (len(unread), min(unread) >= len(ids) - 1) == (4, True), unread  # they begin alike
 
