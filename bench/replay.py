@@ -187,11 +187,11 @@ class _Aside:
 
 
 class Timed:
-    """A controller, and the processor's seconds of each of its choices with the lesson from it,
-    without those of the drafters."""
+    """A controller, and the processor's seconds of each of its choices, without those of the
+    drafters, and of the lessons from them."""
 
     def __init__(self, inner: Controller) -> None:
-        self.inner, self.seconds = inner, list[float]()
+        self.inner, self.seconds, self.lessons = inner, list[float](), list[float]()
         self._drafters: list[_Aside] = []
 
     @property
@@ -212,17 +212,17 @@ class Timed:
     def observe(self, step: Step) -> None:
         began = thread_time()
         self.inner.observe(step)
-        self.seconds[-1] += thread_time() - began
+        self.lessons.append(thread_time() - began)
 
 
-def choices(texts: Sequence[Recorded], device: Device, policy: str) -> list[list[float]]:
-    """Seconds of each choice of a policy, text by text."""
-    names, seconds = tuple(texts[0].text.offers), list[list[float]]()
+def choices(texts: Sequence[Recorded], device: Device, policy: str) -> list[np.ndarray]:
+    """Text by text, (steps, 2): seconds of each choice of a policy, and with its lesson."""
+    names, seconds = tuple(texts[0].text.offers), list[np.ndarray]()
     drafters, controller = settings(names, device, [policy], profiled=True)[policy]
     for one in texts:
         timed = Timed(controller(one.text.ids))
         run(one.text, device, timed, drafters)
-        seconds.append(timed.seconds)
+        seconds.append(np.cumsum([timed.seconds, timed.lessons], axis=0).T)
     return seconds
 
 
@@ -267,12 +267,14 @@ def main() -> int:
     found = compare(texts, device, policies, profiled=not options.unprofiled)
     print(table(found, policies))
     taken = choices(texts, device, policies[0])
-    first = np.median([those[0] for those in taken]) / US
-    middle, late = np.percentile([us for those in taken for us in those[1:]], [50, 99]) / US
-    print(
-        f"a choice by {policies[0]}: {middle:.0f} us, of a hundred the slowest {late:.0f} us; "
-        f"a text's first {first:.0f} us"
-    )
+    first = np.median([those[0] for those in taken], axis=0) / US
+    later = np.percentile(np.concatenate([those[1:] for those in taken]), [50, 99], axis=0) / US
+    for place, what in enumerate((f"a choice by {policies[0]}", "with the lesson from its step")):
+        middle, late = later[:, place]
+        print(
+            f"{what}: {middle:.0f} us, of a hundred the slowest {late:.0f} us; "
+            f"a text's first {first[place]:.0f} us"
+        )
     print(json.dumps(found))
     return 0
 

@@ -58,7 +58,7 @@ class Past:
     """The latest texts."""
 
     def __init__(self) -> None:
-        self._bins = np.zeros((KEPT, BINS), np.float32)
+        self._bins = np.full((KEPT, BINS), 0, np.float32)  # written now, not in a first step
         self._counts = np.zeros(BINS, np.float32)  # in how many texts each is
         self._told: list[Told] = []
         self._begun = 0

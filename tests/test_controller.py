@@ -189,7 +189,8 @@ def test_a_choice_takes_at_most_50_microseconds() -> None:
     run(text, FLAT, clock, names)
     plain = Timed(Fixed(4))
     run(text, FLAT, plain, names)
-    assert min(clock.seconds[20:]) - min(plain.seconds) < 50e-6
+    taken, least = (np.add(timed.seconds, timed.lessons) for timed in (clock, plain))
+    assert min(taken[20:]) - min(least) < 50e-6
 
 
 def test_a_policy_that_goes_by_worth_chooses_the_same_of_all_cuts_of_a_free_draft() -> None:
