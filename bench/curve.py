@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from specrt.runtime.profile import Profile, needed
+from specrt.runtime.costs import DraftCost
+from specrt.runtime.profile import Profile, break_even
 
 LEAST_STEPS = 8  # of so many rows, for a cost that is worth showing
-FREE = "ngram"  # the drafter whose drafts cost nothing
 
 Record = Mapping[str, Any]
 
@@ -23,10 +23,9 @@ def curve(profile: Profile | None, records: Sequence[Record]) -> dict[str, Any] 
     is known of more than one row."""
     if profile:
         v, costs = dict(enumerate(profile.curve.v, start=1)), profile.costs({})
-        tokens = {name: draft.token for name, draft in costs.drafts.items()}
-        return _told("profile", v, costs.curve, {FREE: 0.0, **tokens})
+        return _told("profile", v, costs.curve, costs.drafts)
     v = of_steps(records)
-    return _told("steps", v, v, {FREE: 0.0}) if len(v) > 1 and 1 in v else None
+    return _told("steps", v, v, {}) if len(v) > 1 and 1 in v else None
 
 
 def of_steps(records: Iterable[Record]) -> dict[int, float]:
@@ -43,15 +42,15 @@ def of_steps(records: Iterable[Record]) -> dict[int, float]:
 
 
 def _told(
-    source: str, v: Mapping[int, float], steps: Mapping[int, float], tokens: Mapping[str, float]
+    source: str, v: Mapping[int, float], steps: Mapping[int, float], drafts: Mapping[str, DraftCost]
 ) -> dict[str, Any]:
-    """steps: by rows, with the loop around; tokens: of each drafter. Both in steps of one row."""
-    budgets = [rows - 1 for rows in v if rows > 1]
+    """steps: v with the loop around."""
+    found = break_even(steps, drafts, [rows - 1 for rows in v if rows > 1])
     return {
         "source": source,
         "v": {str(rows): value for rows, value in v.items()},
         "needed": {
-            name: {str(n): needed(steps[n + 1] + n * token, n) for n in budgets}
-            for name, token in tokens.items()
+            name: {str(budget): share for budget, share in shares.items()}
+            for name, shares in found.items()
         },
     }

@@ -8,7 +8,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from specrt.runtime.writing import writing_file
 
 FORMAT = 2
 US = 1e-6
+FREE = "ngram"  # the drafter whose drafts cost nothing
 _PLACES = ("/proc/driver/nvidia/gpus", "/proc/device-tree/model", "/proc/cpuinfo")
 
 
@@ -182,6 +183,17 @@ def named(text: str) -> str:
     """Lower case, with hyphens between what are letters, digits and dots."""
     text = re.sub(r"\((r|tm)\)", " ", text.lower())
     return re.sub(r"[^a-z0-9.]+", "-", text).strip("-.")[:60] or "unknown"
+
+
+def break_even(
+    steps: Mapping[int, float], drafts: Mapping[str, DraftCost], budgets: Sequence[int]
+) -> dict[str, dict[int, float | None]]:
+    """By drafter and tokens of a draft: see `needed`. steps: by rows, in steps of one row."""
+    tokens = {FREE: 0.0, **{name: draft.token for name, draft in drafts.items()}}
+    return {
+        name: {n: needed(steps[n + 1] + n * token, n) for n in budgets}
+        for name, token in tokens.items()
+    }
 
 
 def needed(cost: float, budget: int) -> float | None:

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 def describe(profile: Any) -> Iterator[str]:
     """A profile in lines of text."""
-    from specrt.runtime.profile import needed
+    from specrt.runtime.profile import break_even
 
     yield line("device", f"{profile.key.device}, {profile.key.provider}, threads {profile.threads}")
     yield line("rows", "".join(f"{rows:>7}" for rows in _ROWS))
@@ -78,10 +78,8 @@ def describe(profile: Any) -> Iterator[str]:
     yield "a draft of so many tokens pays if each is right more often than"
     yield line("tokens", "".join(f"{budget:>7}" for budget in _BUDGETS))
     costs = profile.costs({})
-    v, tokens = costs.curve, {name: draft.token for name, draft in costs.drafts.items()}
-    for name, token in {"ngram": 0.0, **tokens}.items():
-        shares = (needed(v[budget + 1] + budget * token, budget) for budget in _BUDGETS)
-        yield line(name, "".join(f"{_share(share):>7}" for share in shares))
+    for name, shares in break_even(costs.curve, costs.drafts, _BUDGETS).items():
+        yield line(name, "".join(f"{_share(share):>7}" for share in shares.values()))
 
 
 def _share(share: float | None) -> str:
