@@ -65,10 +65,10 @@ class Past:
 
     def like(self, new: np.ndarray) -> list[Kin]:
         """Those that resemble a new one, whose prompt has such bins."""
-        counts = weights(new, self._bins[: len(self._told)], self._counts).tolist()
+        found = weights(new, self._bins[: len(self._told)], self._counts).tolist()
         return [
             Kin(weight, told)
-            for weight, told in zip(counts, self._told, strict=True)
+            for weight, told in zip(found, self._told, strict=True)
             if weight > FAINT
         ]
 

@@ -21,6 +21,8 @@ OUTLIER = 0.3  # log seconds: more surprise than this is taken as this
 LEAST_GAIN = 0.05  # of a draft's cost, in its running mean
 READ_SHARE = 0.25  # reading a token in a block, over drafting one, where nothing is known
 ANY = 10.0**2  # variance of the machine's log speed, of which nothing is known
+_ALIKE = np.pad(np.ones((MOST_ROWS, MOST_ROWS)), ((1, 0), (1, 0)))  # what slows steps of any rows
+_DRIFT = DRIFT * _ALIKE + np.diag([0.0, 0.0, *[WANDER] * (MOST_ROWS - 1)])  # doubt that a step adds
 
 
 def typical(rows: int) -> float:
@@ -51,7 +53,6 @@ class Costs:
     curve: Mapping[int, float] = field(default_factory=dict)  # rows -> v(rows), from a profile
     _state: np.ndarray = field(init=False)  # (1 + MOST_ROWS,) log seconds by rows; 0 rows: nothing
     _doubt: np.ndarray = field(init=False)  # its covariance
-    _drift: np.ndarray = field(init=False)  # what a step adds to it
     _seconds: list[float] = field(init=False)  # exp of the state
 
     def __post_init__(self) -> None:
@@ -59,7 +60,6 @@ class Costs:
         known = [log(self.curve.get(r) or typical(r)) for r in rows]
         self._state = np.array([0.0, *known])
         self._doubt = _doubt([MEASURED if r in self.curve else 1.0 for r in rows])
-        self._drift = _of_speed(DRIFT) + np.diag([0.0, 0.0, *[WANDER] * (MOST_ROWS - 1)])
         self._seconds = np.exp(self._state).tolist()
 
     @property
@@ -101,7 +101,7 @@ class Costs:
         gain = toward / total
         self._state += gain * surprise
         doubt -= toward[:, None] * gain
-        doubt += self._drift
+        doubt += _DRIFT
         self._seconds = np.exp(self._state).tolist()
 
     def observe_draft(self, name: str, tokens: int, unread: int, seconds: float) -> None:
@@ -124,8 +124,8 @@ class Costs:
 
 
 def _doubt(left: Sequence[float]) -> np.ndarray:
-    """What is not known before the first step, as a covariance (1 + n, 1 + n). left: (n,) the share
-    of its deviation that is left for the curve at 1, 2, … rows.
+    """What is not known before the first step, as a covariance (1 + MOST_ROWS, 1 + MOST_ROWS).
+    left: (MOST_ROWS,) the share of its deviation that is left for the curve at 1, 2, … rows.
 
     The curve may be steeper or flatter as a whole, a second row may cost more or less than the
     kernels of one, neighbours go together, and each number of rows may be a little off by itself.
@@ -136,13 +136,6 @@ def _doubt(left: Sequence[float]) -> np.ndarray:
     near = np.exp(-2 * np.abs(np.log(rows[:, None] / rows)))
     curve = STEEPNESS * np.outer(steep, steep) + SECOND * np.outer(more, more)
     curve += (SMOOTH * near + ALONE * np.eye(rows.size)) * np.outer(more, more)
-    doubt = _of_speed(ANY)
+    doubt: np.ndarray = ANY * _ALIKE
     doubt[1:, 1:] += curve * np.outer(left, left)
-    return doubt
-
-
-def _of_speed(variance: float) -> np.ndarray:
-    """The covariance (1 + MOST_ROWS,) * 2 of what makes steps of any rows slower alike."""
-    doubt = np.zeros((1 + MOST_ROWS, 1 + MOST_ROWS))
-    doubt[1:, 1:] = variance
     return doubt

@@ -10,7 +10,7 @@ from math import exp
 
 RUN_GAIN, FIRST_RUN = 0.3, 8.0  # of the mean length of runs; what it starts from
 LASTS = 1.2  # how long a draft model stays that was not asked yet, of what free drafts leave
-USUAL, LATELY = 128.0, 0.95  # tokens of a text, beforehand; what is left of the past at each end
+USUAL, FADE = 128.0, 0.95  # tokens of a text, beforehand; what is left of the past at each end
 AHEAD, FOUND = 8.0, 0.6  # tokens that the share of free drafts is known from beforehand; the share
 
 
@@ -26,7 +26,7 @@ class Ends:
         """A step emitted so many; ended: the last of them ended the text."""
         self.tokens += tokens
         if ended:
-            self.tokens, self.ends = LATELY * self.tokens, LATELY * (self.ends + 1)
+            self.tokens, self.ends = FADE * self.tokens, FADE * (self.ends + 1)
 
     def left(self, room: int) -> float:
         """Tokens that a text goes on for, of the room that it has."""

@@ -42,7 +42,7 @@ class Plan:
     its share; for drafts a tenth. ones: turns of one row in a round. steps: of plain decoding, for
     what the loop takes."""
 
-    rows: tuple[int, ...] = tuple(range(1, 34))
+    rows: tuple[int, ...] = tuple(range(1, 34))  # the root and 32 drafted tokens
     contexts: tuple[int, ...] = (64, 512, 2048)
     threads: tuple[int, ...] = (0,)
     rounds: tuple[int, int] = (5, 15)
